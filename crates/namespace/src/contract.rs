@@ -415,7 +415,10 @@ impl Request {
     #[inline]
     pub fn push(&mut self, sink: Rc<dyn Sink>, state: u64) {
         let frames = &mut self.frames;
-        frames.items[frames.len] = Some(Frame { sink, state });
+        let place = &mut frames.items[frames.len];
+        debug_assert!(place.is_none(), "frames that were completed are empty");
+        // Nothing is there that would have to be dropped.
+        std::mem::forget(place.replace(Frame { sink, state }));
         frames.len += 1;
     }
 

@@ -59,6 +59,7 @@ pub enum Fuse {
 
 impl Command {
     /// An I/O command that addresses logical blocks (NVM 1.1, section 3.2 and 3.3): `blocks` is one-based.
+    #[inline]
     pub fn blocks(opcode: u8, nsid: u32, slba: u64, blocks: u32) -> Command {
         debug_assert!((1..=0x1_0000).contains(&blocks));
         Command {

@@ -39,10 +39,9 @@ impl Reactor {
     #[inline]
     fn take_turns(&self, wait: Drive) -> bool {
         let _turning = self.begin_turns();
-        match wait {
-            Drive::Poll => {}
-            Drive::Until(limit) => self.sleep_at_once(Some(limit), false),
-            Drive::Forever => self.sleep_at_once(None, false),
+        if wait != Drive::Poll {
+            let limit = if let Drive::Until(limit) = wait { Some(limit) } else { None };
+            self.sleep_at_once(limit, false);
         }
         // Where the completions of that sleep have left nothing to be done, they were the turn. The next sleep sees
         // timers that are due.
@@ -99,8 +98,9 @@ impl Reactor {
     /// Whether a turn would find nothing to do, as far as that can be told without the clock or the kernel.
     #[inline]
     fn is_settled(&self) -> bool {
+        // What is left of the post presses.
         !self.is_pressed()
-            && !self.has_mail()
+            && !self.mailbox.has_post()
             && !self.commands.any()
             && self.pollers.borrow().listed() == 0
             && self.ring.borrow().queued() == 0
@@ -108,12 +108,13 @@ impl Reactor {
 
     /// Where there is nothing to do but to wait for the ring, and spinning does not pay or there is `enough`
     /// to do: hands over what was submitted and waits, in one system call instead of two.
-    #[inline]
+    #[inline(always)]
     fn sleep_at_once(&self, limit: Option<Instant>, enough: bool) {
         let only_ring = self.state.get() == State::Running
             && !self.config.poll_always
             && !self.commands.any()
-            && !self.has_mail()
+            // What is left of it keeps from sleeping.
+            && !self.mailbox.has_post()
             && self.pollers.borrow().listed() == 0;
         // Asked in any case: it is told of the sleep.
         if only_ring && (!self.spin.borrow_mut().idled(|| self.now()) || enough) {

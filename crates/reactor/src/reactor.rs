@@ -93,6 +93,8 @@ pub struct OperationId(u64);
 pub struct Reactor {
     pub(crate) this: Weak<Reactor>,
     pub(crate) config: Config,
+    /// The ring has entries of 128 bytes.
+    takes_big: bool,
     pub(crate) ring: Rc<RefCell<Ring>>,
     pub(crate) slots: RefCell<Slots>,
     /// Entries for which the kernel had no room.
@@ -169,6 +171,7 @@ impl Reactor {
         let mut ring =
             Ring::with_options(&RingOptions { entries, kind, ..RingOptions::default() })?;
         check_enter(&mut ring)?;
+        let takes_big = ring.takes_big();
         let ring = Rc::new(RefCell::new(ring));
         let bytes = config.buffer_bytes;
         let buffers = BufferPool::new(bytes, Some(Rc::clone(&ring)), config.kernel_buffers)
@@ -177,6 +180,7 @@ impl Reactor {
         Ok(Rc::new_cyclic(|this| Reactor {
             this: Weak::clone(this),
             config: config.clone(),
+            takes_big,
             ring,
             slots: RefCell::default(),
             backlog: RefCell::default(),
@@ -289,7 +293,7 @@ impl Reactor {
     /// Whether [`Reactor::submit_command`] works: the ring has big entries.
     #[inline]
     pub fn takes_commands(&self) -> bool {
-        self.ring.borrow().takes_big()
+        self.takes_big
     }
 
     /// Starts an NVMe command ([`entry::nvme_command`]); it is submitted at the end of this turn at

@@ -151,6 +151,17 @@ impl BigEntry {
         self
     }
 
+    /// The NVMe command.
+    pub fn command(&self) -> &NvmeUringCmd {
+        &self.0.command
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn command_mut(&mut self) -> &mut NvmeUringCmd {
+        &mut self.0.command
+    }
+
     /// The file that it is for.
     pub fn file(&self) -> File {
         match self.0.flags & FIXED_FILE {
@@ -198,22 +209,29 @@ pub fn nvme_command(
     operation: NvmeOp,
     fixed: Option<u16>,
 ) -> BigEntry {
-    let mut entry = BigEntry::new(URING_CMD);
-    let layout = &mut entry.0;
-    match file {
-        File::Fd(fd) => layout.fd = fd,
-        File::Fixed(index) => {
-            layout.fd = index as i32;
-            layout.flags = FIXED_FILE;
-        }
-    }
-    layout.cmd_op = operation.code();
-    if let Some(index) = fixed {
-        layout.command_flags = COMMAND_FIXED;
-        layout.buf_index = index;
-    }
-    layout.command = *command;
-    entry
+    let (fd, flags) = match file {
+        File::Fd(fd) => (fd, 0),
+        File::Fixed(index) => (index as i32, FIXED_FILE),
+    };
+    let (command_flags, buf_index) = fixed.map_or((0, 0), |index| (COMMAND_FIXED, index));
+    // At once as it is to be: nothing is written twice.
+    BigEntry(Layout {
+        opcode: URING_CMD,
+        flags,
+        ioprio: 0,
+        fd,
+        cmd_op: operation.code(),
+        pad: 0,
+        addr: 0,
+        len: 0,
+        command_flags,
+        user_data: 0,
+        buf_index,
+        personality: 0,
+        file_index: 0,
+        command: *command,
+        rest: 0,
+    })
 }
 
 /// A command of up to 80 bytes that only the driver behind `file` understands.

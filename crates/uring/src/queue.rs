@@ -129,13 +129,14 @@ impl Submissions {
         true
     }
 
-    /// Puts an entry of 128 bytes in; `false` if there is no room. Not for small rings.
+    /// Puts an entry of 128 bytes in; `false` if there is no room, or never is any.
     #[inline]
     pub fn push_big(&mut self, entry: &BigEntry) -> bool {
-        if self.kind == Kind::Mixed {
-            return self.push_two(entry);
+        match self.kind {
+            Kind::Big => {}
+            Kind::Mixed => return self.push_two(entry),
+            Kind::Small => return false,
         }
-        assert_eq!(self.kind, Kind::Big, "checked by the ring");
         if self.next.wrapping_sub(self.taken) == self.slots {
             self.taken = self.head();
             if self.next.wrapping_sub(self.taken) == self.slots {

@@ -142,10 +142,11 @@ impl Ring {
     /// Everything the entry points to stays valid until its last completion was reaped.
     #[inline]
     pub unsafe fn push_big(&mut self, entry: &BigEntry) -> Result<(), BigRefusal> {
-        if !self.takes_big() {
-            return Err(BigRefusal::Small);
+        match self.submissions.push_big(entry) {
+            true => Ok(()),
+            false if self.takes_big() => Err(BigRefusal::Full),
+            false => Err(BigRefusal::Small),
         }
-        if self.submissions.push_big(entry) { Ok(()) } else { Err(BigRefusal::Full) }
     }
 
     /// Slots queued and not yet taken by the kernel. An entry of 128 bytes on a mixed ring counts

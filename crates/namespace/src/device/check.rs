@@ -8,13 +8,18 @@ use nvme::{Command, Limits, Status};
 
 /// Refuses an I/O command that would move more data than `bytes`, which come with it. Zone descriptors
 /// of the namespace have extensions of `zone_extension_bytes`.
+#[inline]
 pub fn data(
     command: &Command,
     limits: &Limits,
     zone_extension_bytes: u32,
     bytes: usize,
 ) -> Result<(), Status> {
-    enough(moved(command, limits, zone_extension_bytes), bytes)
+    let moved = match command.opcode {
+        opcode::READ | opcode::WRITE => Some(blocks(command, limits)),
+        _ => moved(command, limits, zone_extension_bytes),
+    };
+    enough(moved, bytes)
 }
 
 /// Refuses an admin command that would move more data than `bytes`, which come with it.
@@ -22,6 +27,7 @@ pub fn admin_data(command: &Command, bytes: usize) -> Result<(), Status> {
     enough(moved_admin(command), bytes)
 }
 
+#[inline]
 fn enough(moved: Option<u64>, bytes: usize) -> Result<(), Status> {
     let too_long = u32::try_from(bytes).is_err();
     match moved {
@@ -50,15 +56,22 @@ fn moved_admin(command: &Command) -> Option<u64> {
     })
 }
 
+/// The bytes of a command's blocks.
+#[inline]
+fn blocks(command: &Command, limits: &Limits) -> u64 {
+    u64::from(command.block_count()) << limits.block_shift
+}
+
 /// The bytes that the command moves; none where only a vendor knows.
 fn moved(command: &Command, limits: &Limits, zone_extension_bytes: u32) -> Option<u64> {
-    let blocks = || u64::from(command.block_count()) << limits.block_shift;
     // Zero-based counts of double words.
     let dwords = |count_z: u32| (u64::from(count_z) + 1) * 4;
     let (cdw10, cdw11) = (command.cdw10.get(), command.cdw11.get());
     let (cdw12, cdw13) = (command.cdw12.get(), command.cdw13.get());
     Some(match command.opcode {
-        opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::ZONE_APPEND => blocks(),
+        opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::ZONE_APPEND => {
+            blocks(command, limits)
+        }
         // Ranges of 16 bytes (NVM 1.1, section 3.3.3).
         opcode::DATASET_MANAGEMENT => (u64::from(cdw10 & 0xff) + 1) * 16,
         // Source ranges of 32 bytes, or of 40 in formats 1h and 3h (NVM 1.1, section 3.3.2).

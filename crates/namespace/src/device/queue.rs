@@ -144,10 +144,7 @@ impl Queue for DeviceQueue {
         self.in_flight.enter();
         match self.check(&request, &extents) {
             Ok(()) => self.start(request, &extents),
-            Err(status) => {
-                self.in_flight.leave();
-                request.finish_pair(status);
-            }
+            Err(status) => self.refuse(request, status),
         }
     }
 
@@ -222,7 +219,7 @@ impl DeviceQueue {
             }
             _ => {}
         }
-        if !is_usual(command.opcode) && !limits.passthrough.io {
+        if !limits.passthrough.io && !is_usual(command.opcode) {
             return Err(Status::INVALID_OPCODE.dnr());
         }
         if limits.metadata_bytes != 0 || extents.metadata.1 != 0 {
@@ -245,6 +242,13 @@ impl DeviceQueue {
         }
     }
 
+    /// The command was not sent. It counts as in flight.
+    #[cold]
+    fn refuse(&self, request: Box<Request>, status: Status) {
+        self.in_flight.leave();
+        request.finish_pair(status);
+    }
+
     /// Gives the command to the kernel. It counts as in flight.
     #[inline]
     fn start(&self, request: Box<Request>, extents: &Extents) {
@@ -258,27 +262,29 @@ impl DeviceQueue {
     /// The entry of the ring for an I/O command: by the registered file, and the registered buffer, where there are such.
     #[inline]
     pub(super) fn io_entry(&self, request: &Request, extents: &Extents) -> BigEntry {
-        let command = self.io_command(request, extents);
-        let fixed = self.carrier.fixed_index(&request.data);
-        entry::nvme_command(self.file, &command, NvmeOp::Io, fixed)
-    }
-
-    /// What the device is given of an I/O command.
-    #[inline]
-    pub(super) fn io_command(&self, request: &Request, extents: &Extents) -> NvmeUringCmd {
         let limits = &self.device.limits;
         let mut command = self.passed(request, extents, &request.command);
         command.nsid = self.device.nsid;
+        let fixed = self.carrier.fixed_index(&request.data);
+        let mut entry = entry::nvme_command(self.file, &command, NvmeOp::Io, fixed);
+        if !limits.passthrough.io || limits.metadata_bytes != 0 {
+            self.adapt(entry.command_mut(), extents);
+        }
+        entry
+    }
+
+    /// What the device is not given of a command, and what it wants to be told besides.
+    fn adapt(&self, command: &mut NvmeUringCmd, extents: &Extents) {
+        let limits = &self.device.limits;
         if !limits.passthrough.io {
-            words::mask(&mut command);
+            words::mask(command);
         }
         if limits.metadata_bytes != 0
             && extents.metadata.1 == 0
             && let Some(protection) = self.device.facts.protection
         {
-            protection.add(&mut command);
+            protection.add(command);
         }
-        command
     }
 
     /// Has the device copy within the namespace.

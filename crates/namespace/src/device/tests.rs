@@ -501,7 +501,8 @@ fn blocks_that_bring_no_protection_information_have_the_tags_of_their_address() 
             if metadata {
                 request.metadata = Data::Buffer(reactor.buffers().allocate(64).unwrap());
             }
-            let command = queue.io_command(&request, &queue::Extents::of(&request));
+            let entry = queue.io_entry(&request, &queue::Extents::of(&request));
+            let command = entry.command();
             (command.cdw12, command.cdw14)
         };
         for opcode in [opcode::READ, opcode::WRITE] {
@@ -523,7 +524,8 @@ fn words_that_nobody_knows_pass_where_unknown_commands_do() {
     request.data = Data::Buffer(reactor.buffers().allocate(4096).unwrap());
     let given = |passthrough| {
         let queue = queue::DeviceQueue::open(device("/dev/null", passthrough), &reactor).unwrap();
-        let command = queue.io_command(&request, &queue::Extents::of(&request));
+        let entry = queue.io_entry(&request, &queue::Extents::of(&request));
+        let command = entry.command();
         assert_eq!((command.nsid, command.cdw10, command.data_len), (7, 5, 4096));
         (command.cdw12, command.cdw13)
     };

@@ -79,6 +79,12 @@ impl Bytes {
         self.len() == 0
     }
 
+    /// Whether there is no memory at all.
+    #[inline]
+    pub(super) fn is_none(&self) -> bool {
+        matches!(self, Bytes::None)
+    }
+
     /// The bytes; empty where the caller vouches for them, since he has them.
     pub fn as_slice(&self) -> &[u8] {
         match self {

@@ -12,7 +12,7 @@ pub(super) const NSID: u32 = 1;
 ///
 /// Of commands that are not of the NVM command set the length is what the caller says: so it is with a
 /// device, whose driver cannot know either.
-#[inline]
+#[inline(always)]
 pub(super) fn check(submission: &Submission, limits: &Limits) -> Result<usize, Status> {
     let Submission { command, admin, data, metadata, .. } = submission;
     // Both halves of a fused pair would have to go down as one.
@@ -31,7 +31,8 @@ pub(super) fn check(submission: &Submission, limits: &Limits) -> Result<usize, S
                 return Err(Status::INVALID_FIELD.dnr());
             }
             let around = command.block_count() as usize * usize::from(limits.metadata_bytes);
-            if len as u64 != bytes || ![0, around].contains(&metadata.len()) {
+            let fits = metadata.is_none() || [0, around].contains(&metadata.len());
+            if len as u64 != bytes || !fits {
                 return Err(Status::SGL_LENGTH_INVALID.dnr());
             }
             if command.opcode == opcode::WRITE {

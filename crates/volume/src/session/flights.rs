@@ -166,20 +166,16 @@ impl Flights {
             }
         }
         let checked = open.check(&submission, reactor.now());
-        let mut copy = None;
         if let Ok(bytes) = checked
             && is_misplaced(&submission, bytes, open.alignment)
         {
-            copy = reactor.buffers().allocate(bytes);
-            if copy.is_none() {
-                return Err(Rejected { reason: Reason::NoBuffer, submission });
-            }
+            return self.start_copied(open, reactor, index, submission, bytes);
         }
         self.free.borrow_mut().pop();
         let admin = submission.admin;
         let mut places = self.places.borrow_mut();
         let place = &mut places[index as usize];
-        let mut request = place.take(open, submission, copy);
+        let mut request = place.take(open, submission);
         match checked {
             Ok(bytes) => place.lend(&mut request, bytes),
             Err(status) => {
@@ -190,6 +186,41 @@ impl Flights {
         }
         drop(places);
         self.send(open, index, request, admin);
+        Ok(())
+    }
+
+    /// Sends a command with memory of the pool in place of its own, of which the first `bytes` go down.
+    #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
+    #[inline(never)]
+    fn start_copied(
+        &self,
+        open: &Rc<Open>,
+        reactor: &Reactor,
+        index: u32,
+        submission: Submission,
+        bytes: usize,
+    ) -> Result<(), Rejected> {
+        let Some(mut copy) = reactor.buffers().allocate(bytes) else {
+            return Err(Rejected { reason: Reason::NoBuffer, submission });
+        };
+        if submission.command.opcode & WRITES != 0 {
+            // SAFETY: the data has as many bytes; the pool's memory is none of the caller's.
+            unsafe {
+                copy.as_mut_ptr().copy_from_nonoverlapping(submission.data.as_ptr(), copy.len());
+            };
+        }
+        self.free.borrow_mut().pop();
+        let mut places = self.places.borrow_mut();
+        let place = &mut places[index as usize];
+        let mut request = place.take(open, submission);
+        place.lend(&mut request, 0);
+        let (pointer, fixed) = (copy.as_mut_ptr(), copy.ensure_registered());
+        (place.is_plain, place.copy) = (false, Some(copy));
+        // SAFETY: the copy rests in this place until the command was completed, or until nobody is left who could use
+        // it (`Flights::forget`); a buffer's bytes do not move with it.
+        request.data = Data::Part(unsafe { Part::new(pointer, bytes, fixed) });
+        drop(places);
+        self.send(open, index, request, false);
         Ok(())
     }
 
@@ -259,7 +290,7 @@ impl Flights {
         self.free.borrow_mut().pop();
         let mut places = self.places.borrow_mut();
         let place = &mut places[index as usize];
-        let mut request = place.take(open, submission, None);
+        let mut request = place.take(open, submission);
         (place.returns_ranges, place.member) = (returns_ranges, member);
         match checked {
             Ok(()) => {
@@ -271,6 +302,17 @@ impl Flights {
                 place.sources = Some(sources);
                 drop(places);
                 self.refuse(index, request, status);
+            }
+        }
+    }
+
+    /// Takes what a request has brought back. Ranges are let go of when nothing is borrowed: they may be the last of a
+    /// volume.
+    #[cold]
+    fn take_back(&self, request: &mut Request, index: u64) {
+        for data in [&mut request.data, &mut request.metadata] {
+            if let Data::Sources(sources) = std::mem::take(data) {
+                self.places.borrow_mut()[index as usize].sources = Some(sources);
             }
         }
     }
@@ -303,6 +345,15 @@ impl Flights {
             drop(places);
             return self.ready.borrow_mut().push_back(index);
         }
+        drop(places);
+        self.ended_whole(index, request);
+    }
+
+    /// The same of a command that is more than plain.
+    #[inline(never)]
+    fn ended_whole(&self, index: u32, request: Box<Request>) {
+        let mut places = self.places.borrow_mut();
+        let place = &mut places[index as usize];
         let (status, result) = (request.status, request.result);
         place.request = Some(request);
         if let Some(member) = place.member.take() {
@@ -352,10 +403,11 @@ impl Flights {
     /// Appends at most `most` commands that have ended to `done`, and makes their places free.
     pub(super) fn take(&self, done: &mut Vec<Done>, most: usize) -> usize {
         self.release_silent();
-        let mut count = 0;
-        while count < most {
-            let Some(index) = self.ready.borrow_mut().pop_front() else { break };
-            count += 1;
+        let count = self.ready().min(most);
+        done.reserve(count);
+        for _ in 0..count {
+            let index = self.ready.borrow_mut().pop_front();
+            let index = index.expect("nobody else takes them, and none is taken back");
             let mut places = self.places.borrow_mut();
             let place = &mut places[index as usize];
             if place.is_plain {
@@ -367,17 +419,23 @@ impl Flights {
                 self.free.borrow_mut().push(index);
                 continue;
             }
-            let (mut ended, mut freed) = place.give_back();
             drop(places);
-            if freed.returns_ranges
-                && let Some(sources) = freed.sources.take()
-            {
-                ended.data = Bytes::Ranges(Ranges::from_sources(sources));
-            }
-            self.release(index, freed);
-            done.push(ended);
+            done.push(self.take_whole(index));
         }
         count
+    }
+
+    /// Takes a command that is more than plain, and makes its place free.
+    #[inline(never)]
+    fn take_whole(&self, index: u32) -> Done {
+        let (mut ended, mut freed) = self.places.borrow_mut()[index as usize].give_back();
+        if freed.returns_ranges
+            && let Some(sources) = freed.sources.take()
+        {
+            ended.data = Bytes::Ranges(Ranges::from_sources(sources));
+        }
+        self.release(index, freed);
+        ended
     }
 
     /// Frees the memory of everything. The reactor has ended, so that nobody else is at it.
@@ -406,17 +464,13 @@ impl Flights {
 impl Sink for Flights {
     #[inline]
     fn completed(&self, mut request: Box<Request>, state: u64) {
-        for data in [&mut request.data, &mut request.metadata] {
-            match data {
-                // Nothing to be dropped.
-                Data::None | Data::Part(_) => fill(data, Data::None),
-                // Ranges are let go of when nothing is borrowed: they may be the last of a volume.
-                _ => {
-                    if let Data::Sources(sources) = std::mem::take(data) {
-                        self.places.borrow_mut()[state as usize].sources = Some(sources);
-                    }
-                }
-            }
+        let is_light = |data: &Data| matches!(data, Data::None | Data::Part(_));
+        if is_light(&request.data) && is_light(&request.metadata) {
+            // Nothing to be dropped.
+            fill(&mut request.data, Data::None);
+            fill(&mut request.metadata, Data::None);
+        } else {
+            self.take_back(&mut request, state);
         }
         self.in_flight.set(self.in_flight.get() - 1);
         self.ended(state as u32, request);
@@ -426,23 +480,9 @@ impl Sink for Flights {
 impl Place {
     /// Takes in a command; gives the request that is to carry it.
     #[inline]
-    fn take(
-        &mut self,
-        open: &Rc<Open>,
-        submission: Submission,
-        mut copy: Option<Buffer>,
-    ) -> Box<Request> {
-        if let Some(copy) = &mut copy
-            && submission.command.opcode & WRITES != 0
-        {
-            // SAFETY: the data has as many bytes; the pool's memory is none of the caller's.
-            unsafe {
-                copy.as_mut_ptr().copy_from_nonoverlapping(submission.data.as_ptr(), copy.len());
-            };
-        }
+    fn take(&mut self, open: &Rc<Open>, submission: Submission) -> Box<Request> {
         debug_assert!(self.is_empty(), "a free place has nothing but its request");
-        self.is_plain = copy.is_none() && submission.command.opcode != opcode::io::COPY;
-        fill(&mut self.copy, copy);
+        self.is_plain = submission.command.opcode != opcode::io::COPY;
         fill(&mut self.data, submission.data);
         fill(&mut self.metadata, submission.metadata);
         fill(&mut self.open, Some(Rc::clone(open)));
@@ -466,20 +506,18 @@ impl Place {
     /// Gives the request the first `bytes` of the data, and the metadata.
     #[inline]
     fn lend(&mut self, request: &mut Request, bytes: usize) {
+        debug_assert!(matches!((&request.data, &request.metadata), (Data::None, Data::None)));
         // SAFETY: the memory rests in this place until the command was completed, or until nobody is left who
         // could use it (`Flights::forget`); a vector's bytes do not move with it.
         unsafe {
-            if let Some(copy) = &mut self.copy {
-                let fixed = copy.ensure_registered();
-                request.data = Data::Part(Part::new(copy.as_mut_ptr(), bytes, fixed));
-            } else if bytes > 0 {
+            if bytes > 0 {
                 let (pointer, fixed) = self.data.place();
-                request.data = Data::Part(Part::new(pointer, bytes, fixed));
+                fill(&mut request.data, Data::Part(Part::new(pointer, bytes, fixed)));
             }
-            let len = self.metadata.len();
+            let len = if self.metadata.is_none() { 0 } else { self.metadata.len() };
             if len > 0 {
                 let (pointer, fixed) = self.metadata.place();
-                request.metadata = Data::Part(Part::new(pointer, len, fixed));
+                fill(&mut request.metadata, Data::Part(Part::new(pointer, len, fixed)));
             }
         }
     }

@@ -89,18 +89,26 @@ impl Submission {
     ///
     /// # Panics
     /// In a debug build, if `blocks` is not 1 to 65,536.
+    #[inline]
     pub fn read(slba: u64, blocks: u32, data: impl Into<Bytes>) -> Submission {
-        Submission::new(Command::blocks(opcode::io::READ, super::check::NSID, slba, blocks))
-            .data(data)
+        Submission::with(opcode::io::READ, slba, blocks, data.into())
     }
 
     /// Writes `data` to `blocks` blocks from `slba` on.
     ///
     /// # Panics
     /// In a debug build, if `blocks` is not 1 to 65,536.
+    #[inline]
     pub fn write(slba: u64, blocks: u32, data: impl Into<Bytes>) -> Submission {
-        Submission::new(Command::blocks(opcode::io::WRITE, super::check::NSID, slba, blocks))
-            .data(data)
+        Submission::with(opcode::io::WRITE, slba, blocks, data.into())
+    }
+
+    #[inline]
+    fn with(opcode: u8, slba: u64, blocks: u32, data: Bytes) -> Submission {
+        let command = Command::blocks(opcode, super::check::NSID, slba, blocks);
+        // All of it is named: there is nothing that would have to be dropped.
+        let metadata = Bytes::None;
+        Submission { command, admin: false, data, metadata, timeout_ms: 0, token: 0 }
     }
 
     /// Makes what was written before durable.
@@ -142,6 +150,7 @@ impl Submission {
     }
 
     /// With a token.
+    #[inline]
     #[must_use]
     pub fn token(self, token: u64) -> Submission {
         Submission { token, ..self }

@@ -170,34 +170,15 @@ impl Queue for GuardQueue {
         if self.idle && !matches!(request.command.opcode, opcode::COPY | opcode::VERIFY) {
             return self.child.submit(request);
         }
-        if self.guard.options.read_only && self.may_write(&request) {
-            return request.finish_pair(Status::NAMESPACE_WRITE_PROTECTED.dnr());
-        }
-        let work = match request.command.opcode {
-            _ if request.fused.is_some() => return self.submit_fused(request),
-            opcode::COMPARE if !self.compares => Work::Compare,
-            opcode::VERIFY if !self.checksums && request.command.wants_checksum() => Work::Checksum,
-            opcode::VERIFY if !self.verifies => Work::Verify,
-            opcode::COPY if matches!(request.data, Data::Sources(_)) => {
-                return self.carrier.submit(request);
-            }
-            _ => Work::Pass,
+        // Most commands by far, of which nothing is to be seen to.
+        let is_plain = match request.command.opcode {
+            opcode::READ => request.fused.is_none(),
+            opcode::WRITE => request.fused.is_none() && !self.guard.options.read_only,
+            _ => false,
         };
-        if work == Work::Pass && !self.guard.truce.is_on() {
-            // Where nothing is written no fused pair comes that would have to wait for it.
-            return match self.guard.options.read_only {
-                true => self.child.submit(request),
-                false => self.pass(request),
-            };
-        }
-        match range_of(&request) {
-            // There is nothing to keep apart.
-            None => self.child.submit(request),
-            Some(range) if work == Work::Pass => self.submit_brief(range, request),
-            Some(range) => {
-                let slot = self.slots.insert(Slot::new(range, work, request));
-                self.prepare(slot);
-            }
+        match is_plain && !self.guard.truce.is_on() {
+            true => self.pass_by(request),
+            false => self.submit_seen_to(request),
         }
     }
 
@@ -342,6 +323,45 @@ impl GuardQueue {
     #[inline]
     pub(super) fn sink(&self) -> Rc<dyn Sink> {
         self.me.upgrade().expect("the queue lives while it is called")
+    }
+
+    /// Starts a command of which something may have to be seen to.
+    #[inline(never)]
+    fn submit_seen_to(&self, request: Box<Request>) {
+        if self.guard.options.read_only && self.may_write(&request) {
+            return request.finish_pair(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        }
+        let work = match request.command.opcode {
+            _ if request.fused.is_some() => return self.submit_fused(request),
+            opcode::COMPARE if !self.compares => Work::Compare,
+            opcode::VERIFY if !self.checksums && request.command.wants_checksum() => Work::Checksum,
+            opcode::VERIFY if !self.verifies => Work::Verify,
+            opcode::COPY if matches!(request.data, Data::Sources(_)) => {
+                return self.carrier.submit(request);
+            }
+            _ => Work::Pass,
+        };
+        if work == Work::Pass && !self.guard.truce.is_on() {
+            return self.pass_by(request);
+        }
+        match range_of(&request) {
+            // There is nothing to keep apart.
+            None => self.child.submit(request),
+            Some(range) if work == Work::Pass => self.submit_brief(range, request),
+            Some(range) => {
+                let slot = self.slots.insert(Slot::new(range, work, request));
+                self.prepare(slot);
+            }
+        }
+    }
+
+    /// Sends down what enters no table. Where nothing is written no fused pair comes that would have to wait for it.
+    #[inline]
+    fn pass_by(&self, request: Box<Request>) {
+        match self.guard.options.read_only {
+            true => self.child.submit(request),
+            false => self.pass(request),
+        }
     }
 
     /// Whether a command is one that read-only volumes refuse.

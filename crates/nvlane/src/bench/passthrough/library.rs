@@ -6,7 +6,6 @@ use crate::bench::pipeline::histogram;
 use crate::bench::random::Random;
 use crate::bench::usage;
 use anyhow::{Context, ensure};
-use nvme::{Command, opcode};
 use std::time::{Duration, Instant};
 use volume::session::{Bytes, Done, Session, SessionConfig, Submission, Volume};
 
@@ -37,8 +36,7 @@ impl<'a> Library<'a> {
     fn submit(&mut self, token: u64, data: Bytes) -> anyhow::Result<()> {
         let place = self.random.below(self.device.places);
         let (slba, blocks) = self.device.blocks_of(place);
-        let command = Command::blocks(opcode::io::READ, self.device.nsid, slba, blocks);
-        let submission = Submission { command, data, token, ..Submission::default() };
+        let submission = Submission::read(slba, blocks, data).token(token);
         self.volume.submit(submission).map_err(|rejected| anyhow::anyhow!("{}", rejected.reason))
     }
 }
