@@ -44,26 +44,34 @@ fn a_calm_herd_of_completion_time_is_none() {
     }
 }
 
-/// The posted policy is one everywhere at its beginning, and overloads ports for good where there is load: their shares
-/// swing less in time, since each gives all that it can, and commands wait for seconds.
+/// Each core begins with another path. Its bursts (four commands in a row with 16 paths alike) make counting alone swing
+/// twice as much as round-robin's 11 %, where a port has 500 commands in 100 ms.
 #[test]
-fn the_posted_policy_is_a_herd_in_every_scenario() {
-    let stated = [
-        ("herd-open", [0.5..0.8, 0.05..0.5], 0.55..0.66),
-        ("herd-calm", [2.5..3.7, 1.3..1.9], 1.15..1.35),
-        ("herd-closed", [0.5..1.1, 2.2..3.0], 0.25..0.5),
-        ("herd-spike", [0.3..0.6, 0.08..0.4], 0.55..0.66),
-        ("herd-weak", [0.5..0.75, 0.08..0.5], 0.57..0.68),
-    ];
-    for (name, swings, of_best) in stated {
-        let windows = windows(name, Policy::Latency, 1);
-        assert_eq!(windows.len(), 2, "{name}");
-        assert!(windows.iter().any(|window| window.swing.worst > HERD), "{name}: {windows:?}");
-        for (window, swing) in windows.iter().zip(swings) {
-            assert!(swing.contains(&window.swing.worst), "{name}: {window:?}");
-            assert!(of_best.contains(&window.of_best), "{name}: {window:?}");
-            let waits_us = if name == "herd-closed" { 70_000 } else { 2_000_000 };
-            assert!(window.p999_us > waits_us, "{name}: {window:?}");
+fn the_posted_policy_is_no_herd_where_cores_begin_with_different_paths() {
+    for (name, swing, p999_us) in
+        [("herd-open", HERD, 2_500), ("herd-spike", HERD, 7_000), ("herd-calm", 0.35, 400)]
+    {
+        for seed in 1..=2 {
+            for window in windows(name, Policy::Latency, seed) {
+                assert!(window.swing.worst <= swing, "{name}, seed {seed}: {window:?}");
+                assert!(window.of_best >= 0.98, "{name}, seed {seed}: {window:?}");
+                assert!(window.p999_us < p999_us, "{name}, seed {seed}: {window:?}");
+            }
         }
+    }
+    // Those that wait for their only command begin together, and settle.
+    let closed = windows("herd-closed", Policy::Latency, 1);
+    let (first, last) = (&closed[0], &closed[closed.len() - 1]);
+    assert!(first.swing.worst <= 0.45 && last.swing.worst <= HERD, "{closed:?}");
+    assert!(last.of_best > 0.7, "{last:?}");
+}
+
+/// A port with a fifth of the others' speed is overloaded before anybody knows it, its samples come to more than a second
+/// and are ignored, and so it stays.
+#[test]
+fn the_posted_policy_overloads_a_weak_port_for_good() {
+    for window in windows("herd-weak", Policy::Latency, 1) {
+        assert!((0.35..0.6).contains(&window.of_best), "{window:?}");
+        assert!(window.p999_us > 2_000_000, "{window:?}");
     }
 }

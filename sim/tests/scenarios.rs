@@ -66,7 +66,8 @@ fn completion_time_has_all_of_the_proposal() {
 }
 
 /// With shares in inverse proportion to latency, what is in flight is the same on all paths
-/// (Little's law), and that is queue-depth. First samples of idle paths only hide it for a while.
+/// (Little's law), and that is queue-depth. First samples of idle paths only hide it for a while, the more where cores happen
+/// to begin with the path that is quick as long as it is idle.
 /// Batches and windows are 15 times shorter than in `proposal-ramp`.
 #[test]
 fn latency_comes_down_to_queue_depth() {
@@ -74,7 +75,7 @@ fn latency_comes_down_to_queue_depth() {
     let queue_depth = run(&ramp, Policy::QueueDepth, SEED).windows[2].mib_s;
     let results = run_with(&ramp, latency_with_batches(S), SEED);
     let [early, _, late] = &results.windows[..] else { panic!("three windows") };
-    assert!(early.mib_s > 1.2 * queue_depth, "early {}, {queue_depth}", early.mib_s);
+    assert!(early.mib_s > 1.1 * queue_depth, "early {}, {queue_depth}", early.mib_s);
     assert!(late.mib_s < 1.08 * queue_depth, "late {}, {queue_depth}", late.mib_s);
     let completion_time = run(&ramp, Policy::CompletionTime, SEED).windows[2].mib_s;
     assert!(completion_time > 1.3 * late.mib_s, "{completion_time}, {}", late.mib_s);
@@ -92,11 +93,10 @@ fn two_thousand_hosts_are_no_herd() {
     }
 }
 
-/// A path without a weight takes everything, the first to have one takes its 64 credits at once,
-/// and samples above a second are ignored: where very many hosts begin, a port that is overloaded
-/// once stays so. Not what was hoped for of the posted policy, but what it does.
+/// Where very many hosts have one command in flight each and batches are much shorter than the 15 s of the posted policy,
+/// all believe the same at once, and go there. Not what was hoped for of it, but what it does.
 #[test]
-fn the_posted_policy_is_a_herd_at_its_beginning() {
+fn the_posted_policy_is_a_herd_with_short_batches() {
     let scenario = with_windows("herd-closed", &[(2 * S, 3 * S)]);
     let results = run_with(&scenario, latency_with_batches(200 * MS), SEED);
     let window = &results.windows[0];

@@ -119,6 +119,7 @@ impl Selector {
     pub fn new(paths: usize, settings: Settings, shared: Arc<Shared>, seed: u64) -> Selector {
         assert!((1..=PATHS_MAX).contains(&paths));
         assert!(settings.latency_ewma_shift <= Settings::SHIFT_MAX);
+        let first = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % paths;
         Selector {
             settings,
             paths,
@@ -128,7 +129,7 @@ impl Selector {
             in_flight: [0; PATHS_MAX],
             estimates: Default::default(),
             classic: Classic::default(),
-            latencies: Default::default(),
+            latencies: std::array::from_fn(|_| Latency::starting_at(first)),
             distances: [0; PATHS_MAX],
             selections: Default::default(),
             commands: 0,

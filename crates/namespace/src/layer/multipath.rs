@@ -40,6 +40,7 @@ use multipath::{PATHS_MAX, Shared};
 use nvme::Limits;
 use queue::MultipathQueue;
 use reactor::Reactor;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -172,8 +173,8 @@ impl Multipath {
             epoch: Instant::now(),
             shared: Arc::default(),
             cores: Mutex::new(cores),
-            // Hosts differ by where their memory happens to lie, cores by their number.
-            seeds: AtomicU64::new(std::process::id().into()),
+            // Hosts differ by chance (process ids are the same on machines that start alike), cores by their number.
+            seeds: AtomicU64::new(RandomState::new().hash_one(0)),
             system: Path::new("/sys/devices/system"),
             told: AtomicU8::new(0),
         }))
