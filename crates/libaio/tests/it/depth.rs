@@ -7,7 +7,7 @@ use super::*;
 fn ways_of(case: &str, mode: &str) -> [u64; 3] {
     let scratch = scratch();
     let program = compiled("depth", &native(), scratch.path());
-    let mut command = with(&program, Some(mode));
+    let mut command = preferred(&with(&program, Some(mode)));
     let (_, ways) = Ways::of(command.arg(case).arg(fresh(scratch.path())), printed);
     let counts = [ways.count(Counter::Ring), ways.native(), ways.count(Counter::Inline)];
     let [ring, native, here] = counts;

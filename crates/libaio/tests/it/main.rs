@@ -81,6 +81,20 @@ fn with(program: &Path, mode: Option<&str>) -> Command {
     command
 }
 
+/// The same command with precedence over what else runs, as far as that is permitted: for what depends on how soon a
+/// program comes back.
+fn preferred(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "-20"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
+}
+
 /// Which way the requests of a command went, children included.
 struct Ways(Vec<(u32, Report)>);
 
