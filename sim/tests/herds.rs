@@ -2,7 +2,7 @@
 //! a path's share of the throughput gets, 100 ms at a time, from its own mean. `scenarios.rs` holds
 //! completion-time to that in `herd-open` and `herd-closed`, `stated.rs` in `herd-long`.
 //!
-//! Bounds in both directions are what was measured from eight seeds, with some room.
+//! Other bounds are what was measured from eight seeds, with some room.
 
 use multipath::Policy;
 use sim::measure::Measured;
@@ -44,32 +44,36 @@ fn a_calm_herd_of_completion_time_is_none() {
     }
 }
 
-/// Each core begins with another path. Its bursts (four commands in a row with 16 paths alike) make counting alone swing
-/// twice as much as round-robin's 11 %, where a port has 500 commands in 100 ms.
+/// Hosts begin with different paths.
 #[test]
-fn the_posted_policy_is_no_herd_where_cores_begin_with_different_paths() {
-    for (name, swing, p999_us) in
-        [("herd-open", HERD, 2_500), ("herd-spike", HERD, 7_000), ("herd-calm", 0.35, 400)]
-    {
-        for seed in 1..=2 {
-            for window in windows(name, Policy::Latency, seed) {
-                assert!(window.swing.worst <= swing, "{name}, seed {seed}: {window:?}");
-                assert!(window.of_best >= 0.98, "{name}, seed {seed}: {window:?}");
-                assert!(window.p999_us < p999_us, "{name}, seed {seed}: {window:?}");
-            }
+fn the_posted_policy_is_no_herd_under_load() {
+    for (name, p999_us) in [("herd-open", 2_500), ("herd-spike", 7_000)] {
+        for window in windows(name, Policy::Latency, 1) {
+            assert!(window.swing.worst <= HERD && window.of_best >= 0.98, "{name}: {window:?}");
+            assert!(window.p999_us < p999_us, "{name}: {window:?}");
         }
     }
     // Those that wait for their only command begin together, and settle.
     let closed = windows("herd-closed", Policy::Latency, 1);
     let (first, last) = (&closed[0], &closed[closed.len() - 1]);
-    assert!(first.swing.worst <= 0.45 && last.swing.worst <= HERD, "{closed:?}");
+    assert!(first.swing.worst <= 0.35 && last.swing.worst <= HERD, "{closed:?}");
     assert!(last.of_best > 0.7, "{last:?}");
 }
 
-/// A port with a fifth of the others' speed is overloaded before anybody knows it, its samples come to more than a second
-/// and are ignored, and so it stays.
+/// With 16 paths alike it gives each four commands in a row. Counting such bursts makes twice the swing of round-robin's 11 %,
+/// where a port has 500 commands in 100 ms; nobody waits longer for that.
 #[test]
-fn the_posted_policy_overloads_a_weak_port_for_good() {
+fn bursts_of_the_posted_policy_swing_where_there_is_little_to_do() {
+    for window in windows("herd-calm", Policy::Latency, 1) {
+        assert!((0.12..0.33).contains(&window.swing.worst), "{window:?}");
+        assert!(window.of_best >= 0.98 && window.p999_us < 400, "{window:?}");
+    }
+}
+
+/// A port with a fifth of the others' speed is overloaded before anybody knows it; its samples come to more than a second
+/// and are ignored.
+#[test]
+fn the_posted_policy_overloads_a_weak_port() {
     for window in windows("herd-weak", Policy::Latency, 1) {
         assert!((0.35..0.6).contains(&window.of_best), "{window:?}");
         assert!(window.p999_us > 2_000_000, "{window:?}");

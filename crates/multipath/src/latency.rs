@@ -12,9 +12,9 @@
 //! flight do not count.
 //!
 //! Two differences. Linux did not tell optimized paths from others here, we do. And Linux begins with the first path of
-//! its list, on every core of every host, which one path without a weight then takes everything from: many hosts that
-//! begin together overload it, and by the time their samples come these are above a second, and are ignored. Here each
-//! core begins with another path (docs/simulation.md).
+//! its list, on every core of every host: many hosts that begin together overload it, and when their samples come, these
+//! are above a second, and are ignored. Here cores begin with different paths, those that are usable at their first
+//! command taken in turn (docs/simulation.md). A path that comes back still takes everything until its first sample.
 
 use crate::PATHS_MAX;
 use crate::set::PathSet;
@@ -51,23 +51,29 @@ pub struct PathLatency {
 pub struct Latency {
     paths: [PathLatency; PATHS_MAX],
     last: usize,
+    /// Until the first command: which of the candidates it is to begin with, counted round and round.
+    begins: Option<u64>,
 }
 
 impl Default for Latency {
     fn default() -> Latency {
-        Latency { paths: [PathLatency::default(); PATHS_MAX], last: 0 }
+        Latency { paths: [PathLatency::default(); PATHS_MAX], last: 0, begins: None }
     }
 }
 
 impl Latency {
-    /// Nothing is known yet; `first` is the path to begin with.
-    pub fn starting_at(first: usize) -> Latency {
-        Latency { last: first, ..Latency::default() }
+    /// Nothing is known yet. It is to begin with the candidate of this number, counted round and round: consecutive numbers
+    /// are different paths.
+    pub fn beginning_with(number: u64) -> Latency {
+        Latency { begins: Some(number), ..Latency::default() }
     }
 
     /// The path that has credit, from the last one on. `candidates` has one at least.
     #[inline]
     pub fn select(&mut self, candidates: PathSet) -> usize {
+        if let Some(number) = self.begins.take() {
+            self.last = candidates.nth((number % candidates.len() as u64) as usize);
+        }
         let mut path = self.last;
         loop {
             path = candidates.next_from(path).expect("there is a candidate");
@@ -200,16 +206,22 @@ mod tests {
     }
 
     #[test]
-    fn each_begins_where_it_is_told() {
-        let mut latency = Latency::starting_at(2);
-        let mut first = || latency.select(PathSet::first(4));
-        assert_eq!([first(), first()], [2, 2]);
+    fn cores_begin_with_different_paths() {
+        for candidates in [0b1, 0b11, 0b111, 0b1010, 0b1100_0100, u16::MAX].map(PathSet) {
+            let first = |number| Latency::beginning_with(number).select(candidates);
+            for number in [0, 7, u64::MAX - 20] {
+                let numbers = number..number + candidates.len() as u64;
+                let begun = numbers.fold(PathSet::EMPTY, |begun, number| begun.with(first(number)));
+                assert_eq!(begun, candidates, "from {number}");
+            }
+        }
+        // From then on it goes round as ever.
+        let (mut latency, all) = (Latency::beginning_with(6), PathSet::first(4));
+        assert_eq!([latency.select(all), latency.select(all)], [2, 2]);
         latency.sample(2, MS, 10, BATCH, 3, 4);
-        assert_eq!(latency.select(PathSet::first(4)), 3, "without credit, nor a weight behind it");
+        assert_eq!(latency.select(all), 3, "it has no credit yet");
         latency.sample(3, MS, 20, BATCH, 3, 4);
-        assert_eq!(latency.select(PathSet::first(4)), 0);
-        // One that may not be used is passed over.
-        assert_eq!(Latency::starting_at(1).select(PathSet::first(1)), 0);
+        assert_eq!(latency.select(all), 0);
     }
 
     #[test]

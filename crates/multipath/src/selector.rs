@@ -112,14 +112,13 @@ impl Token {
 
 impl Selector {
     /// A selector of `paths` paths, all optimized, as near as each other and idle. `shared` is
-    /// that of all cores of this host, `seed` differs from core to core and host to host.
+    /// that of all cores of this host, `seed` differs by one from core to core, and by chance from host to host.
     ///
     /// # Panics
     /// If `paths` is zero or above [`PATHS_MAX`].
     pub fn new(paths: usize, settings: Settings, shared: Arc<Shared>, seed: u64) -> Selector {
         assert!((1..=PATHS_MAX).contains(&paths));
         assert!(settings.latency_ewma_shift <= Settings::SHIFT_MAX);
-        let first = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % paths;
         Selector {
             settings,
             paths,
@@ -129,7 +128,7 @@ impl Selector {
             in_flight: [0; PATHS_MAX],
             estimates: Default::default(),
             classic: Classic::default(),
-            latencies: std::array::from_fn(|_| Latency::starting_at(first)),
+            latencies: std::array::from_fn(|_| Latency::beginning_with(seed)),
             distances: [0; PATHS_MAX],
             selections: Default::default(),
             commands: 0,

@@ -64,6 +64,14 @@ impl PathSet {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
     }
 
+    /// The one that has `number` lower ones beside it; there are more than that.
+    #[inline]
+    pub fn nth(self, number: usize) -> usize {
+        debug_assert!(number < self.len());
+        let rest = (0..number).fold(self.0, |rest, _| rest & rest.wrapping_sub(1));
+        rest.trailing_zeros() as usize
+    }
+
     /// The first from `start` on, going round.
     #[inline]
     pub fn next_from(self, start: usize) -> Option<usize> {

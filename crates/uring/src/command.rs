@@ -151,7 +151,7 @@ impl BigEntry {
         self
     }
 
-    /// The NVMe command.
+    /// The NVMe command, of an entry of [`nvme_command`].
     pub fn command(&self) -> &NvmeUringCmd {
         &self.0.command
     }

@@ -85,7 +85,7 @@ fn with(program: &Path, mode: Option<&str>) -> Command {
 /// program comes back.
 fn preferred(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "-20"]).arg(command.get_program()).args(command.get_args());
+    nice.args(["-n", "-10"]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => nice.env(name, value),

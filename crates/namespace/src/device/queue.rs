@@ -273,7 +273,7 @@ impl DeviceQueue {
         entry
     }
 
-    /// What the device is not given of a command, and what it wants to be told besides.
+    /// Clears what is not to reach the device, and adds what it wants to be told besides.
     fn adapt(&self, command: &mut NvmeUringCmd, extents: &Extents) {
         let limits = &self.device.limits;
         if !limits.passthrough.io {

@@ -173,7 +173,8 @@ impl Multipath {
             epoch: Instant::now(),
             shared: Arc::default(),
             cores: Mutex::new(cores),
-            // Hosts differ by chance (process ids are the same on machines that start alike), cores by their number.
+            // Hosts differ by chance (process ids are the same on machines that start alike), cores by the order in which
+            // they open their queues.
             seeds: AtomicU64::new(RandomState::new().hash_one(0)),
             system: Path::new("/sys/devices/system"),
             told: AtomicU8::new(0),

@@ -308,7 +308,7 @@ impl Flights {
 
     /// Takes what a request has brought back. Ranges are let go of when nothing is borrowed: they may be the last of a
     /// volume.
-    #[cold]
+    #[inline(never)]
     fn take_back(&self, request: &mut Request, index: u64) {
         for data in [&mut request.data, &mut request.metadata] {
             if let Data::Sources(sources) = std::mem::take(data) {
