@@ -139,6 +139,24 @@ fn statistics_are_shown() {
     assert!(reports.iter().all(|path| path.name == "a" || path.name == "b"));
 }
 
+/// Of forty hosts with two paths all begin with the same one once in 2^39 times.
+#[test]
+fn hosts_begin_with_different_paths_under_latency() {
+    let mut begun = [0; 2];
+    for _ in 0..40 {
+        let core = Core::two(Policy::Latency);
+        core.run(|world| world.send(READ, 0));
+        let second = core.run(|world| {
+            let [first, second] = [0, 1].map(|path: usize| world.paths[path].held());
+            assert_eq!(first + second, 1);
+            world.paths.iter().for_each(|path| path.answer_all(Status::SUCCESS));
+            second
+        });
+        begun[second] += 1;
+    }
+    assert!(begun.iter().all(|&hosts| hosts > 0), "{begun:?}");
+}
+
 #[test]
 fn the_latency_policy_tells_the_statistics_that_were_posted() {
     const ROUNDS: u64 = 50;
