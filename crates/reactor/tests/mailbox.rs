@@ -2,8 +2,9 @@
 
 mod recorder;
 
-use reactor::{Config, Reactor};
+use reactor::{Config, Drive, Reactor};
 use recorder::{config, reactor};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -109,4 +110,35 @@ fn a_full_mailbox_refuses_letters_but_not_those_that_are_counted() {
     reactor.run();
     assert_eq!(reactor.stats().letters, waiting + 1);
     assert!(!mailbox.post_counted(|_| ()), "an ended reactor takes no letters");
+}
+
+/// The letters that came with one that panics are left, and their wake-up is used up: whoever waits again must not
+/// sleep over them, spinning first or not.
+#[test]
+fn what_came_with_a_letter_that_panics_is_run_by_the_next_wait() {
+    for spin in [Duration::ZERO, Duration::from_micros(5)] {
+        let reactor = reactor(&Config { spin, ..config() });
+        // Nothing comes for a while, so that the next wait sleeps at once.
+        for _ in 0..20 {
+            let limit = Instant::now() + Duration::from_millis(1);
+            assert!(!reactor.turn_for(Drive::Until(limit)));
+        }
+        let seen = Arc::new(AtomicU64::new(0));
+        let mailbox = reactor.mailbox();
+        assert!(mailbox.post(|_| panic!("this letter panics")));
+        for _ in 0..3 {
+            let counter = Arc::clone(&seen);
+            assert!(mailbox.post(move |_| {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }));
+        }
+        let begin = Instant::now();
+        let wait = Drive::Until(begin + Duration::from_secs(20));
+        let turned = catch_unwind(AssertUnwindSafe(|| reactor.turn_for(wait)));
+        assert!(turned.is_err(), "it panicked");
+        assert_eq!(seen.load(Ordering::Relaxed), 0, "the first is run first");
+        assert!(reactor.turn_for(wait), "there are letters left");
+        assert_eq!(seen.load(Ordering::Relaxed), 3);
+        assert!(begin.elapsed() < Duration::from_secs(20), "it slept over them");
+    }
 }
