@@ -67,6 +67,12 @@ own=$NVLANE
 as_user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$SCRATCH/bin/nvlane" "$@"; }
 NVLANE=as_user
 mend bpf absent
+
+# The same user's limit of locked memory, which only root can raise.
+ulimit -l 64
+mend locked_memory absent
+ulimit -l 64
+mend registered_buffers absent
 NVLANE=$own
 
 # Without ublk each of its commands says so in a line, and touches nothing.

@@ -24,10 +24,16 @@ block_commands() {
     nvme write "$block" -s "$lba" -c 7 -z 4096 -d "$WORK/b" >/dev/null
     "$EXAMPLE" "$uri" io 0x02 cdw10="$lba" cdw12=7 read=4096 "$@" >"$WORK/out"
     cmp "$WORK/b" "$WORK/out"
+    tracing
     give "$uri" io 0x00 "$@"
+    traced_enough
+    expect "flushes that $uri took to the device" "$(grep -c "$(controller_of "$plain"): .*nvme_cmd_flush" "$TRACE/trace")" 1
     give "$uri" io 0x05 cdw10="$lba" cdw12=7 data="$WORK/b" "$@"
     refused 'Compare Failure' "$uri" io 0x05 cdw10="$lba" cdw12=7 data="$WORK/a" "$@"
     give "$uri" io 0x08 cdw10="$lba" cdw12=3 "$@"
+    nvme read "$block" -s "$lba" -c 7 -z 4096 -d "$WORK/out" >/dev/null
+    cmp -n 2048 /dev/zero "$WORK/out"
+    cmp -n 2048 -i 2048 "$WORK/b" "$WORK/out"
     give "$uri" io 0x0c cdw10="$lba" cdw12=7 "$@"
     # Copy, format 0h: the second four of the eight to the first four.
     {
@@ -126,6 +132,9 @@ expect_match "polling" "$("$NVLANE" info "$plain?poll")" 'completions +polled fo
 for options in poll hybrid 'poll&sqpoll'; do
     expect "queues of ?$options" "$(queues_of "$plain?$options")" '0 1'
 done
+# sleeps_first URI: whether its ring sleeps before it polls
+sleeps_first() { "$EXAMPLE" "$1" load 1 0 2>&1 | grep -c 'polled for after a sleep' || true; }
+expect "sleeps before polling" "$(sleeps_first "$plain?poll") $(sleeps_first "$plain?hybrid")" '0 1'
 expect "queues without polling" "$(queues_of "$plain")" '1 0'
 await 20 modprobe -r nvme
 modprobe nvme
@@ -133,6 +142,8 @@ plain=$(device nvlane-plain 1)
 zoned=$(device nvlane-zoned 1)
 block=/dev/nvme${plain#/dev/ng}
 expect_match "polling in vain" "$("$NVLANE" info "$plain?poll" 2>&1)" 'no poll queues.*poll_queues='
+"$NVLANE" io "$plain?poll" -O 0 2>"$WORK/said" >/dev/null
+expect_match "the warning" "$(<"$WORK/said")" 'WARN.*no poll queues.*poll_queues='
 block_commands "$plain?poll" 0 >/dev/null
 expect "queues of polling in vain" "$(queues_of "$plain?poll")" '1 0'
 mend poll_queues absent "$plain"
@@ -232,4 +243,5 @@ two_live() {
     [[ $("$NVLANE" info "$shared?passthrough=admin") =~ $wanted ]]
 }
 await 20 two_live
-"$EXAMPLE" "$shared" load 16 1
+"$EXAMPLE" "$shared" load 16 1 >"$WORK/load" 2>&1 || die "$(<"$WORK/load")"
+expect "errors of a head" "$(grep -c times "$WORK/load" || true)" 0

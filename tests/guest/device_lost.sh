@@ -69,7 +69,8 @@ expect "the server's exit status" $status 1
 expect_match "its last words" "$(tail -n 1 "$WORK/serve.log")" "cannot flush nvme:$plain"
 bind "$slot"
 plain=$(device nvlane-plain 1)
-"$EXAMPLE" "$plain" load 8 1
+"$EXAMPLE" "$plain" load 8 1 >"$WORK/load" 2>&1 || die "after it is bound again: $(<"$WORK/load")"
+expect "errors after it is bound again" "$(grep -c times "$WORK/load" || true)" 0
 
 # The same in each way that commands go by.
 for options in '?poll' '?hybrid' '?sqpoll' '?poll&sqpoll'; do

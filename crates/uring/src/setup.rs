@@ -84,6 +84,8 @@ pub struct Setup {
     pub kind: Kind,
     /// Completions are polled for.
     pub iopoll: bool,
+    /// They are, after a sleep about as long as commands take (`IORING_SETUP_HYBRID_IOPOLL`, 6.13).
+    pub hybrid_iopoll: bool,
     /// A thread of the kernel submits.
     pub sqpoll: bool,
     /// Completion work runs only within our own enters (`IORING_SETUP_DEFER_TASKRUN`, 6.1).
@@ -130,7 +132,8 @@ impl RingOptions {
     fn candidates(&self) -> Vec<Setup> {
         let kind = self.kind;
         let iopoll = self.iopoll || self.hybrid_iopoll;
-        let plain = Setup { kind, iopoll, sqpoll: self.sqpoll.is_some(), ..Setup::default() };
+        let (hybrid_iopoll, sqpoll) = (self.hybrid_iopoll, self.sqpoll.is_some());
+        let plain = Setup { kind, iopoll, hybrid_iopoll, sqpoll, ..Setup::default() };
         let cooperative = Setup { coop_taskrun: true, taskrun_flag: true, ..plain };
         let steps = if self.sqpoll.is_some() {
             // The thread does the completion work: nothing of ours is to be interrupted.
@@ -162,7 +165,7 @@ impl RingOptions {
     fn parameters(&self, setup: &Setup) -> Parameters {
         let chosen = [
             (setup.iopoll, sys::SETUP_IOPOLL),
-            (self.hybrid_iopoll, sys::SETUP_HYBRID_IOPOLL),
+            (setup.hybrid_iopoll, sys::SETUP_HYBRID_IOPOLL),
             (setup.sqpoll, sys::SETUP_SQPOLL | sys::SETUP_SUBMIT_ALL),
             (self.sqpoll.is_some_and(|thread| thread.cpu.is_some()), sys::SETUP_SQ_AFF),
             (setup.coop_taskrun, sys::SETUP_COOP_TASKRUN | sys::SETUP_SUBMIT_ALL),

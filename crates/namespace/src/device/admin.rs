@@ -10,6 +10,7 @@
 //! has not yet (notes in rings) would reach the device afterwards, in blocks of another size: so all of that
 //! is waited for first.
 
+use super::controller::open_node;
 use super::ioctl;
 use super::ring::Carrier;
 use super::sysfs::Place;
@@ -17,7 +18,7 @@ use super::{Device, queue::DeviceQueue};
 use nvme::opcode::admin as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, FixedFile};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -51,7 +52,7 @@ impl AdminFile {
             let what = format!("{}: {error}", path.display());
             io::Error::new(error.kind(), what)
         };
-        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(named)?;
+        let file = open_node(&path).map_err(named)?;
         let registered = carrier.register(file.as_raw_fd());
         Ok(AdminFile { file, registered, controller })
     }
@@ -175,7 +176,7 @@ pub(super) fn describe(place: &Place) -> String {
     let path = path(&controller(place));
     let shown = path.display();
     let choice = if place.is_head() { " (any controller of the subsystem)" } else { "" };
-    match OpenOptions::new().read(true).write(true).open(&path) {
+    match open_node(&path) {
         Ok(_) => format!("{shown}{choice}"),
         Err(error) => format!("{shown}: {error}; admin commands are refused: run as root"),
     }

@@ -24,11 +24,21 @@ pub fn is_named_like_one(path: &Path) -> bool {
     digits.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
+/// Opens a controller's device, if need be for reading only: who may not write to it may ask all the same, and the
+/// kernel decides by the command.
+pub fn open_node(path: &Path) -> io::Result<File> {
+    let all = OpenOptions::new().read(true).write(true).open(path);
+    all.or_else(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => File::open(path),
+        _ => Err(error),
+    })
+}
+
 impl Controller {
     /// Opens the device.
     pub fn open(path: &Path) -> Result<Controller, DeviceError> {
         let failed = |source| DeviceError::Open { path: path.into(), source };
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
+        let file = open_node(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.file_type().is_char_device() || !is_of_class(metadata.rdev()) {
             let what = "it is no NVMe controller; `nvme list -v` shows those that there are".into();

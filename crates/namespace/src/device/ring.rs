@@ -107,6 +107,9 @@ impl Carrier {
         if setup.iopoll {
             words += ", completions polled for";
         }
+        if setup.hybrid_iopoll {
+            words += " after a sleep";
+        }
         if setup.sqpoll {
             words += ", submitted by a kernel thread";
         }

@@ -35,7 +35,7 @@ fn locked_memory() -> Outcome {
     if memory == libc::MAP_FAILED {
         return Outcome::no(
             format!("no address space: {}", io::Error::last_os_error()),
-            "ulimit -v unlimited",
+            "sudo prlimit --pid $$ --as=unlimited:unlimited",
         );
     }
     // SAFETY: the mapping that was just made.
@@ -53,7 +53,7 @@ fn locked_memory() -> Outcome {
     }
     Outcome::no(
         format!("{wanted} cannot be locked ({error}); RLIMIT_MEMLOCK is {limit}"),
-        "ulimit -l unlimited   (LimitMEMLOCK=infinity in a unit)",
+        MORE_LOCKED_MEMORY,
     )
 }
 
@@ -173,7 +173,7 @@ fn bpf() -> Outcome {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Outcome::no(
             format!("loading a program was refused ({error}): CAP_BPF and CAP_PERFMON are needed"),
-            program("sudo setcap cap_bpf,cap_perfmon+ep"),
+            with_capabilities("cap_bpf,cap_perfmon"),
         ),
         Some(libc::ENOSYS) => Outcome::never("this kernel was built without CONFIG_BPF_SYSCALL"),
         _ => Outcome::never(format!("loading a program failed: {error}")),
@@ -253,11 +253,16 @@ fn is_ours(path: &Path) -> bool {
     fs::read(path).is_ok_and(|bytes| bytes.windows(VERSION.len()).any(|window| window == VERSION))
 }
 
-/// `command` on this program.
-pub fn program(command: &str) -> String {
+/// The command that gives this program capabilities by its file, instead of those that it has.
+pub fn with_capabilities(capabilities: &str) -> String {
     let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/nvlane"));
-    format!("{command} {}", quoted(&path.to_string_lossy()))
+    let path = quoted(&path.to_string_lossy());
+    format!("sudo setcap {capabilities}+ep {path}   (for everyone who may run it)")
 }
+
+/// The command that lets the shell, and what it starts, lock memory: a user cannot raise the hard limit.
+pub const MORE_LOCKED_MEMORY: &str =
+    "sudo prlimit --pid $$ --memlock=unlimited:unlimited   (LimitMEMLOCK=infinity in a unit)";
 
 /// The command that gives this user a file to read and write: beside its owner, where there is a program for that.
 pub fn to_this_user(path: &str) -> String {

@@ -1,5 +1,6 @@
 //! io_uring: whether it is allowed at all, and what of it.
 
+use super::machine::MORE_LOCKED_MEMORY;
 use super::{Check, Outcome};
 use reactor::{Config, Reactor};
 use uring::{Error, Kind, Refusal, Ring, RingOptions, SqPoll, Wait, entry};
@@ -58,9 +59,10 @@ fn refused(error: &Error) -> Outcome {
         Refusal::Sysctl(_) => Outcome::no(found, "sudo sysctl -w kernel.io_uring_disabled=0"),
         Refusal::Seccomp => Outcome::no(
             found,
-            "podman run --security-opt seccomp=PROFILE.json ...   (docker likewise)",
+            "podman run --security-opt seccomp=PROFILE.json ...   (docker likewise; docs/serve.md says what is in \
+             PROFILE.json; SystemCallFilter=@aio besides what is there in a unit)",
         ),
-        Refusal::LockedMemory => Outcome::no(found, "ulimit -l unlimited"),
+        Refusal::LockedMemory => Outcome::no(found, MORE_LOCKED_MEMORY),
         Refusal::SecurityModule | Refusal::NotBuilt => Outcome::never(found),
     }
 }
@@ -107,7 +109,7 @@ fn files(plain: &RingOptions) -> Outcome {
         Ok(Ok(())) => Outcome::yes("a table of files was registered"),
         Ok(Err(error)) => Outcome::no(
             format!("registering a table of files was refused: {error}"),
-            "ulimit -n 65536",
+            "sudo prlimit --pid $$ --nofile=65536:65536   (LimitNOFILE=65536 in a unit)",
         ),
         Err(error) => refused(&error),
     }
@@ -129,8 +131,6 @@ fn buffers() -> Outcome {
         None => {
             Outcome::yes(format!("all {} MiB of a pool were registered", pool.registered() >> 20))
         }
-        Some(refusal) => {
-            Outcome::no(refusal, "ulimit -l unlimited   (LimitMEMLOCK=infinity in a unit)")
-        }
+        Some(refusal) => Outcome::no(refusal, MORE_LOCKED_MEMORY),
     }
 }

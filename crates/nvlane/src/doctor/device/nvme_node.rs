@@ -2,6 +2,7 @@
 
 use super::{Check, Outcome, poll_queues};
 use crate::doctor::machine;
+use namespace::device::controller::open_node;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -112,14 +113,14 @@ impl Node {
             ),
             Ok(()) => Outcome::no(
                 format!("a Read was passed through by this user; but {without}"),
-                machine::program("sudo setcap cap_sys_admin+ep"),
+                machine::with_capabilities("cap_sys_admin"),
             ),
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => Outcome::no(
                 format!(
                     "a Read was refused ({error}); {}",
                     if has_log { "the controller has the log" } else { without }
                 ),
-                machine::program("sudo setcap cap_sys_admin+ep"),
+                machine::with_capabilities("cap_sys_admin"),
             ),
             Err(error) => Outcome::never(format!("a Read was passed through and failed: {error}")),
         }
@@ -131,7 +132,7 @@ impl Node {
             return Outcome::never(format!("no controller of {} is known in /sys", self.name));
         };
         let path = format!("/dev/{controller}");
-        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+        let file = match open_node(Path::new(&path)) {
             Ok(file) => file,
             Err(error) => return machine::node(&path, &error, "nvme"),
         };
@@ -147,7 +148,7 @@ impl Node {
             Ok(()) => Outcome::yes(format!("{path} opens, and its SMART log was read")),
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => Outcome::no(
                 format!("{path} opens, but admin commands other than Identify need CAP_SYS_ADMIN"),
-                machine::program("sudo setcap cap_sys_admin+ep"),
+                machine::with_capabilities("cap_sys_admin"),
             ),
             Err(error) => Outcome::never(format!("{path}: reading its SMART log: {error}")),
         }
