@@ -20,7 +20,7 @@ test-full: cc ## The same with all stated rounds and minutes, on three kernels; 
 check: cc ## Format, lints, unit tests and tidy, in under three minutes
 	@$(XTASK) check
 
-bench: cc ## Run the benchmarks (ARGS: scenario and options)
+bench: cc ## Measure the target (ARGS: another scenario, of those that --list names, and options)
 	@$(XTASK) bench $(ARGS)
 
 deb: cc ## Make a Debian package, target/nvlane_VERSION_ARCHITECTURE.deb

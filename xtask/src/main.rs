@@ -51,9 +51,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Build in release mode and measure; arguments go to `nvlane bench`.
+    /// Build in release mode and measure; arguments go to `nvlane bench`. `--list` names the scenarios.
     Bench {
-        /// Scenario and options.
+        /// Scenario and options; the scenario `target` where none is named.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

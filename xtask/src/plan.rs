@@ -61,6 +61,9 @@ const LANES: usize = 2;
 /// Each may have a guest with 4 GiB of memory.
 const LANES_MAX: usize = 16;
 
+/// What is measured where nobody says what.
+const USUAL_SCENARIO: &str = "target";
+
 /// Counts of the everyday run and of the full one.
 struct Depth {
     /// Rounds of tests that repeat an accident.
@@ -543,8 +546,17 @@ pub fn bench(arguments: &[String]) -> Result<u8> {
     objects::compile_changed()?;
     run(cargo()?.args(["build", "--locked", "--profile", RELEASE]).args(SHIPPED))?;
     let nvlane = target_directory()?.join(RELEASE).join("nvlane");
-    run(Command::new(&nvlane).arg("bench").args(arguments))?;
+    run(Command::new(&nvlane).arg("bench").args(bench_words(arguments)))?;
     Ok(0)
+}
+
+/// The arguments of `nvlane bench`: whoever names no scenario gets the target's. A word that is no option may be one's name,
+/// or an option's value beside one; nvlane tells which are missing.
+fn bench_words(arguments: &[String]) -> Vec<&str> {
+    let asks = |word: &String| matches!(word.as_str(), "--list" | "--help" | "-h");
+    let names_none = arguments.iter().all(|word| word.starts_with('-') && !asks(word));
+    let scenario = names_none.then_some(USUAL_SCENARIO);
+    scenario.into_iter().chain(arguments.iter().map(String::as_str)).collect()
 }
 
 #[cfg(test)]
@@ -565,5 +577,18 @@ mod tests {
         assert_eq!(copy_seed("0a1b2c3"), 0x00a1_b2c3);
         assert_eq!(copy_seed("v0.1-17-g0a1b2c3-dirty"), 0x00a1_b2c3);
         assert_eq!(copy_seed("v0.1"), 1);
+    }
+
+    #[test]
+    fn a_bench_without_a_scenario_is_the_targets() {
+        let words = |line: &str| {
+            let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            bench_words(&arguments).join(" ")
+        };
+        assert_eq!(words(""), "target");
+        assert_eq!(words("--quick --json"), "target --quick --json");
+        for line in ["host --quick", "--only idle target", "--list", "--help", "-h"] {
+            assert_eq!(words(line), line);
+        }
     }
 }
