@@ -11,7 +11,8 @@
 //! first sample; a sample above a second is ignored, so a dying path keeps its weight; commands in
 //! flight do not count.
 //!
-//! Two differences. Linux did not tell optimized paths from others here, we do. And Linux begins with the first path of
+//! Three differences. Linux did not tell optimized paths from others here, we do. A controller that puts a command off
+//! keeps its path's weight. And Linux begins with the first path of
 //! its list, on every core of every host: many hosts that begin together overload it, and when their samples come, these
 //! are above a second, and are ignored. Here cores begin with different paths, those that are usable at their first
 //! command taken in turn (docs/simulation.md). A path that comes back still takes everything until its first sample.

@@ -39,6 +39,8 @@ pub enum Group {
 pub enum Outcome {
     /// The controller answered, with whatever status.
     Answered,
+    /// The controller put it off, or its data came to harm: it is to be sent again. How long that took says nothing.
+    PutOff,
     /// The path failed it.
     Failed,
 }
@@ -70,6 +72,8 @@ pub struct Selector {
     estimates: [Estimates; 3],
     classic: Classic,
     latencies: [Latency; 3],
+    /// What tells this core from others.
+    seed: u64,
     distances: [u8; PATHS_MAX],
     selections: [[u64; PATHS_MAX]; 3],
     commands: u64,
@@ -94,6 +98,11 @@ impl Group {
             Group::Other => "other",
         }
     }
+}
+
+/// Of no path anything is known yet.
+fn unknown(seed: u64) -> [Latency; 3] {
+    std::array::from_fn(|_| Latency::beginning_with(seed))
 }
 
 impl Token {
@@ -128,7 +137,8 @@ impl Selector {
             in_flight: [0; PATHS_MAX],
             estimates: Default::default(),
             classic: Classic::default(),
-            latencies: std::array::from_fn(|_| Latency::beginning_with(seed)),
+            latencies: unknown(seed),
+            seed,
             distances: [0; PATHS_MAX],
             selections: Default::default(),
             commands: 0,
@@ -216,12 +226,15 @@ impl Selector {
             (Policy::CompletionTime, Outcome::Answered) => {
                 estimates.sample(token, now_ns, self.settings.batch_ns(), shift);
             }
-            (Policy::CompletionTime, Outcome::Failed) => estimates.failed(path, now_ns),
+            (Policy::CompletionTime, Outcome::PutOff | Outcome::Failed) => {
+                estimates.failed(path, now_ns)
+            }
             (Policy::Latency, Outcome::Answered) => {
                 let latency_ns = now_ns.saturating_sub(token.sent_ns);
                 let (latencies, batch_ns) = (&mut self.latencies[kind], self.settings.batch_ns());
                 latencies.sample(path, latency_ns, now_ns, batch_ns, shift, self.paths);
             }
+            // A path without a weight takes everything: no reward for putting commands off.
             (Policy::Latency, Outcome::Failed) => self.latencies[kind].reset(path),
             _ => {}
         }
@@ -268,7 +281,7 @@ impl Selector {
         assert!(settings.latency_ewma_shift <= Settings::SHIFT_MAX);
         if settings.policy != self.settings.policy {
             self.classic.forget();
-            self.latencies = Default::default();
+            self.latencies = unknown(self.seed);
             self.estimates.iter_mut().for_each(Estimates::reset);
         }
         self.settings = settings;

@@ -190,9 +190,14 @@ impl Multipath {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Time since it was opened.
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
     /// A new core's counters.
     fn enrol(&self) -> Arc<Core> {
-        let core = Arc::new(Core::new(self.paths.len()));
+        let core = Arc::new(Core::new(self.paths.len(), self.now_ns()));
         self.cores().open.push(Arc::clone(&core));
         core
     }
@@ -256,11 +261,9 @@ impl Multipath {
         report.in_flight = counts().map(|count| count.in_flight.read()).sum();
         report.selections = past.0 + counts().map(|count| count.selections.read()).sum::<u64>();
         report.errors = past.1 + counts().map(|count| count.errors.read()).sum::<u64>();
-        // Cores that have sent nothing have no opinion.
-        let busy = cores.iter().filter(|core| core.paths.iter().any(|path| path.share() > 0));
-        let shares: Vec<u32> = busy.map(|core| core.paths[path].share()).collect();
-        report.weight = shares.iter().sum::<u32>() / (shares.len() as u32).max(1);
-        let latencies = counters::latencies(cores, path);
+        let now_ns = self.now_ns();
+        report.weight = counters::share(cores, path, now_ns);
+        let latencies = counters::latencies(cores, path, now_ns);
         report.p50_ns = latencies.quantile_ns(0.5);
         report.p99_ns = latencies.quantile_ns(0.99);
         report.details.extend(counters::details(cores, path, self.settings().policy));

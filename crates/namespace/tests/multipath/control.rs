@@ -142,9 +142,19 @@ fn statistics_are_shown() {
 /// Of forty hosts with two paths all begin with the same one once in 2^39 times.
 #[test]
 fn hosts_begin_with_different_paths_under_latency() {
+    begin_with_different_paths(|| Core::two(Policy::Latency));
+    // A policy that is changed to it begins anew, everywhere at once.
+    begin_with_different_paths(|| {
+        let core = Core::two(Policy::Numa);
+        core.namespace.tune("policy", "latency").unwrap();
+        core
+    });
+}
+
+fn begin_with_different_paths(start: impl Fn() -> Core) {
     let mut begun = [0; 2];
     for _ in 0..40 {
-        let core = Core::two(Policy::Latency);
+        let core = start();
         core.run(|world| world.send(READ, 0));
         let second = core.run(|world| {
             let [first, second] = [0, 1].map(|path: usize| world.paths[path].held());
@@ -155,6 +165,36 @@ fn hosts_begin_with_different_paths_under_latency() {
         begun[second] += 1;
     }
     assert!(begun.iter().all(|&hosts| hosts > 0), "{begun:?}");
+}
+
+/// A path without a weight takes everything under this policy; a controller that is overloaded and says so must not get
+/// all commands for that.
+#[test]
+fn a_controller_that_puts_commands_off_draws_none_under_latency() {
+    for status in [Status::COMMAND_INTERRUPTED, Status::TRANSIENT_TRANSPORT] {
+        let core = Core::two(Policy::Latency);
+        let sampled = || {
+            core.run(|world| (0..100).for_each(|slba| world.send(READ, slba)));
+            std::thread::sleep(Duration::from_millis(1));
+            core.run(|world| world.paths.iter().for_each(|path| path.answer_all(Status::SUCCESS)));
+        };
+        // Each path has its weight, by a batch of its own.
+        core.namespace.tune("latency_batch_timeout", "1ms").unwrap();
+        (0..4).for_each(|_| sampled());
+        let before = core.counts()[1].1;
+        core.run(move |world| {
+            world.paths[0].answer.set(Some(status));
+            world.paths[1].answer.set(Some(Status::SUCCESS));
+            world.done();
+            (0..640).for_each(|slba| world.send(READ, slba));
+        });
+        // About half of them, however weights have come out; without its weight the first path is given all 640.
+        let sent = core.counts()[1].1 - before;
+        assert!(sent > 100, "{status}: {sent} of 640 went to the path that does them");
+        // And nothing that was put off remains undone where it need not.
+        let done = core.run(|world| world.done());
+        assert!(done.len() > 100 && done.iter().all(|done| done.status.is_success()), "{status}");
+    }
 }
 
 #[test]

@@ -219,6 +219,9 @@ fn a_target_that_stays_away_is_told_path_by_path() {
     let last = said.lines().last().unwrap();
     assert!(last.starts_with("nvlane: tcp://") && last.contains("Host Pathing Error"), "{said}");
     for listener in listeners {
-        assert!(last.contains(&format!("; tcp://{listener}: ")), "{said}");
+        let path = format!("; tcp://{listener}: ");
+        let (_, reason) = last.split_once(&path).expect("each path is named");
+        let reason = reason.split("; tcp://").next().unwrap();
+        assert!(reason.contains("refused"), "of {listener}: {said}");
     }
 }

@@ -5,10 +5,17 @@ use crate::Access;
 use multipath::{Group, GroupStatistics, Policy};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+/// Latencies are halved as often, so that they are those of the last seconds.
+const HALVING_NS: u64 = 2_000_000_000;
+/// A core that was given no command for so long has no opinion any more, if another has.
+const RESTS_NS: u64 = 10_000_000_000;
+
 /// One core's counts.
 #[derive(Debug)]
 pub struct Core {
     pub paths: Box<[PathCounters]>,
+    /// When its counts were last halved, or begun, by the volume's clock. A core without commands halves none.
+    halved_ns: AtomicU64,
 }
 
 /// One path's on one core.
@@ -82,8 +89,27 @@ impl Count {
 }
 
 impl Core {
-    pub fn new(paths: usize) -> Core {
-        Core { paths: (0..paths).map(|_| PathCounters::default()).collect() }
+    pub fn new(paths: usize, now_ns: u64) -> Core {
+        let paths = (0..paths).map(|_| PathCounters::default()).collect();
+        Core { paths, halved_ns: now_ns.into() }
+    }
+
+    /// How often counts are to be halved by now. Only for the owning thread, which then does.
+    pub fn fade(&self, now_ns: u64) -> u32 {
+        let halvings = self.halvings(now_ns);
+        if halvings > 0 {
+            self.halved_ns.store(now_ns, Ordering::Relaxed);
+        }
+        halvings
+    }
+
+    /// How often it should have halved its counts since it did.
+    fn halvings(&self, now_ns: u64) -> u32 {
+        (self.age_ns(now_ns) / HALVING_NS).try_into().unwrap_or(u32::MAX)
+    }
+
+    fn age_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.halved_ns.load(Ordering::Relaxed))
     }
 }
 
@@ -143,11 +169,25 @@ pub fn details(cores: &[&Core], path: usize, policy: Policy) -> Vec<(String, Str
     details
 }
 
-/// The latencies of `path` on all cores.
-pub fn latencies(cores: &[&Core], path: usize) -> Summary {
+/// The latencies of `path` on all cores, of the last seconds before `now_ns`.
+pub fn latencies(cores: &[&Core], path: usize, now_ns: u64) -> Summary {
     let mut summary = Summary::default();
-    cores.iter().for_each(|core| summary.add(&core.paths[path].latencies));
+    cores.iter().for_each(|core| summary.add(&core.paths[path].latencies, core.halvings(now_ns)));
     summary
+}
+
+/// The share of commands, of 128, that `path` was given of late: the mean of the cores that give any; where all rest, of
+/// those that have.
+pub fn share(cores: &[&Core], path: usize, now_ns: u64) -> u32 {
+    let mean = |of: &dyn Fn(&Core) -> bool| {
+        let shares = cores.iter().filter(|core| of(core)).map(|core| core.paths[path].share());
+        let (count, sum) = shares.fold((0, 0), |(count, sum), share| (count + 1, sum + share));
+        (count > 0).then(|| sum / count)
+    };
+    // Cores that have sent nothing have no opinion.
+    let has_sent = |core: &Core| core.paths.iter().any(|path| path.share() > 0);
+    let is_busy = |core: &Core| has_sent(core) && core.age_ns(now_ns) < RESTS_NS;
+    mean(&is_busy).or_else(|| mean(&has_sent)).unwrap_or(0)
 }
 
 fn read(path: &PathCounters, group: Group) -> [u64; FIELDS.len()] {
@@ -179,7 +219,7 @@ mod tests {
 
     #[test]
     fn cores_are_added_up_or_averaged() {
-        let cores = [Core::new(1), Core::new(1)];
+        let cores = [Core::new(1, 0), Core::new(1, 0)];
         for (core, weight) in cores.iter().zip([48, 32]) {
             let read = GroupStatistics { weight, sel: 10, rate: 7, ..GroupStatistics::default() };
             let none = GroupStatistics::default();
@@ -196,6 +236,35 @@ mod tests {
         let said = details(&cores[..1], 0, Policy::CompletionTime);
         assert_eq!(said.len(), 1);
         assert!(said[0].1.contains("rate=7") && !said[0].1.contains("weight"), "{}", said[0].1);
+    }
+
+    #[test]
+    fn a_core_that_rests_is_forgotten_as_if_it_went_on() {
+        const S: u64 = 1_000_000_000;
+        let cores = [Core::new(2, 0), Core::new(2, 0)];
+        let none = [GroupStatistics::default(); 3];
+        // A million slow commands by one path on the first core; quick ones by the other on the second.
+        (0..1_000_000).for_each(|_| cores[0].paths[0].latencies.record(50_000_000));
+        cores[0].paths[0].publish(128, &none);
+        cores[1].paths[1].publish(128, &none);
+        let all: Vec<&Core> = cores.iter().collect();
+        let p99 = |now_ns| latencies(&all, 0, now_ns).quantile_ns(0.99);
+        assert!(p99(0).abs_diff(50_000_000) < 50_000_000 / 16, "{}", p99(0));
+        assert_eq!([share(&all, 0, 0), share(&all, 1, 0)], [64, 64]);
+        for second in 1..=42 {
+            (0..1000).for_each(|_| cores[1].paths[0].latencies.record(100_000));
+            cores[1].paths[0].latencies.fade(cores[1].fade(second * S));
+        }
+        assert!(p99(42 * S) < 110_000, "{}: what was slow was 42 s ago", p99(42 * S));
+        assert_eq!([share(&all, 0, 42 * S), share(&all, 1, 42 * S)], [0, 128]);
+        // Once all rest, the last known shares stay, and no latency does.
+        assert_eq!([share(&all, 0, 100 * S), share(&all, 1, 100 * S)], [64, 64]);
+        assert_eq!(p99(100 * S), 0);
+        // A core that is given a command now and then halves as often as one that is always busy.
+        (0..8).for_each(|_| cores[0].paths[1].latencies.record(100_000));
+        assert_eq!(cores[0].fade(106 * S), 53);
+        assert_eq!(cores[0].fade(107 * S), 0);
+        assert_eq!(cores[0].fade(108 * S), 1);
     }
 
     #[test]

@@ -36,12 +36,15 @@ impl Histogram {
         count.store(count.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Halves all counts. Only for the owning thread.
-    pub fn decay(&self) {
+    /// Halves all counts so many times. Only for the owning thread.
+    pub fn fade(&self, halvings: u32) {
+        if halvings == 0 {
+            return;
+        }
         for count in &self.buckets {
             let value = count.load(Ordering::Relaxed);
             if value > 0 {
-                count.store(value / 2, Ordering::Relaxed);
+                count.store(value.checked_shr(halvings).unwrap_or(0), Ordering::Relaxed);
             }
         }
     }
@@ -54,10 +57,11 @@ impl Default for Summary {
 }
 
 impl Summary {
-    /// Takes in what a core counted.
-    pub fn add(&mut self, histogram: &Histogram) {
+    /// Takes in what a core counted, halved so many times.
+    pub fn add(&mut self, histogram: &Histogram, halvings: u32) {
         for (sum, count) in self.buckets.iter_mut().zip(&histogram.buckets) {
-            *sum += u64::from(count.load(Ordering::Relaxed));
+            let count = count.load(Ordering::Relaxed);
+            *sum += u64::from(count.checked_shr(halvings).unwrap_or(0));
         }
     }
 
@@ -103,7 +107,7 @@ mod tests {
         let histogram = Histogram::default();
         let quantiles = || {
             let mut summary = Summary::default();
-            summary.add(&histogram);
+            summary.add(&histogram, 0);
             [0.5, 0.99].map(|share| summary.quantile_ns(share))
         };
         assert_eq!(quantiles(), [0, 0]);
@@ -112,9 +116,12 @@ mod tests {
         let near = |value: u64, wanted: u64| value.abs_diff(wanted) * 16 <= wanted;
         let [p50, p99] = quantiles();
         assert!(near(p50, 100_000) && near(p99, 30_000_000), "{p50} {p99}");
-        (0..3).for_each(|_| histogram.decay());
+        (0..3).for_each(|_| histogram.fade(1));
         assert!(near(quantiles()[1], 100_000), "five in a hundred are forgotten first");
-        (0..8).for_each(|_| histogram.decay());
+        histogram.fade(8);
+        assert_eq!(quantiles(), [0, 0]);
+        histogram.record(100_000);
+        histogram.fade(u32::MAX);
         assert_eq!(quantiles(), [0, 0]);
     }
 

@@ -33,8 +33,6 @@ const DELAYS_MAX: u8 = 5;
 const DELAYS_MS: [u64; 4] = [10, 100, 200, 400];
 /// How often statistics are shown and idle paths looked at while commands come.
 const TICK_NS: u64 = 10_000_000;
-/// Halving time of the latencies that are shown.
-const DECAY_NS: u64 = 2_000_000_000;
 
 /// How long commands wait before that is logged: connections take a moment to be made.
 const QUIET: Duration = Duration::from_secs(1);
@@ -74,7 +72,6 @@ pub(super) struct MultipathQueue {
     /// When this turn began, twice: computing the second from the first costs as much as a choice.
     turn: Cell<(Instant, u64)>,
     next_tick_ns: Cell<u64>,
-    next_decay_ns: Cell<u64>,
     block_shift: u8,
     probes: RefCell<Probes>,
     /// Admin commands on their way.
@@ -146,7 +143,6 @@ impl MultipathQueue {
             generation: Cell::new(generation),
             turn: Cell::new((namespace.epoch, 0)),
             next_tick_ns: Cell::new(0),
-            next_decay_ns: Cell::new(0),
             block_shift: crate::Namespace::limits(&*namespace).block_shift,
             probes: RefCell::new(Probes { tokens: [None; PATHS_MAX], spare }),
             admins: Slab::default(),
@@ -404,15 +400,18 @@ impl MultipathQueue {
         let now_ns = self.now_ns();
         let counters = &self.core.paths[token.path()];
         counters.in_flight.sub(1);
-        let outcome = if verdict == Retry::OtherPath || status.sct() == 3 || is_spoiled(status) {
+        let outcome = if verdict == Retry::OtherPath || status.sct() == 3 {
             counters.errors.add(1);
             Outcome::Failed
+        } else if is_spoiled(status) {
+            counters.errors.add(1);
+            Outcome::PutOff
         } else if verdict == Retry::No {
             counters.latencies.record(now_ns.saturating_sub(token.sent_ns()));
             Outcome::Answered
         } else {
             // Put off at once is not fast.
-            Outcome::Failed
+            Outcome::PutOff
         };
         self.selector.borrow_mut().completed(token, now_ns, outcome);
     }
@@ -582,18 +581,13 @@ impl MultipathQueue {
 
     /// Shows statistics, lets old ones fade, and has idle paths probed where `last` was.
     fn tick(&self, now_ns: u64, last: &Command) {
-        let decays = now_ns >= self.next_decay_ns.get();
-        if decays {
-            self.next_decay_ns.set(now_ns + DECAY_NS);
-        }
+        let halvings = self.core.fade(now_ns);
         {
             let mut selector = self.selector.borrow_mut();
             for (path, counters) in self.core.paths.iter().enumerate() {
                 let groups = Group::ALL.map(|group| selector.statistics(path, group, now_ns));
                 counters.publish(selector.share(path, now_ns), &groups);
-                if decays {
-                    counters.latencies.decay();
-                }
+                counters.latencies.fade(halvings);
             }
         }
         if addresses_blocks(last) {
