@@ -278,16 +278,22 @@ unsafe fn slice_natively(context: &Context, ask: Ask, end: Deadline) -> (i32, bo
 /// # Safety
 /// As `take`.
 unsafe fn merged(context: &Context, engine: &Engine, ask: Ask, got: c_long) -> i32 {
-    if ask.min < 0 || ask.min > ask.nr {
-        return failure(libc::EINVAL);
+    let is_empty = got == 0 && is_left_empty(context, engine);
+    // SAFETY: the context is held, so its ring is there.
+    if is_empty && unsafe { is_poll_of_empty_ring(context.id, ask.timeout) } {
+        return 0;
     }
     let mut taking = Taking { context, engine, ask, got, wakes: 0, slice: SLICE_NS, masked: false };
-    // SAFETY: passed on to the caller.
-    let outcome = unsafe { taking.run() };
-    taking.pass_on();
+    let mut outcome = Err(failure(libc::EINVAL));
+    if ask.min >= 0 && ask.min <= ask.nr {
+        // SAFETY: passed on to the caller.
+        outcome = unsafe { taking.run() };
+        taking.pass_on();
+    }
     if ask.masked && ask.signals != 0 && !taking.masked {
         // SAFETY: asks for no event; delivers what the signal set lets through, as the call would have.
-        unsafe { deliver_signals(context.id, ask.signals) };
+        let delivered = unsafe { deliver_signals(context.id, ask.signals) };
+        outcome = outcome.and(delivered);
     }
     match outcome {
         Err(code) if taking.got == 0 => code,
@@ -295,14 +301,25 @@ unsafe fn merged(context: &Context, engine: &Engine, ask: Ask, got: c_long) -> i
     }
 }
 
+/// Whether nothing is there that came from the ring or was carried out inline.
+fn is_left_empty(context: &Context, engine: &Engine) -> bool {
+    engine.inline.waiting().count == 0
+        && !engine.ring.has_completions()
+        && !engine.ring.has_overflow()
+        && !context.dead.load(SeqCst)
+}
+
+/// An error where a handler has run.
+///
 /// # Safety
 /// None of ours: the kernel checks the address.
-unsafe fn deliver_signals(id: usize, signals: usize) {
+unsafe fn deliver_signals(id: usize, signals: usize) -> Result<(), i32> {
     let none = timespec { tv_sec: 0, tv_nsec: 0 };
     let timeout = (&raw const none) as usize;
     let ask = Ask { min: 0, nr: 0, events: 0, timeout, signals, masked: true };
     // SAFETY: as above.
-    unsafe { system::io_getevents(id, ask) };
+    let code = unsafe { system::io_getevents(id, ask) };
+    if code == failure(libc::EINTR) { Err(code) } else { Ok(()) }
 }
 
 /// One call.

@@ -179,6 +179,48 @@ static void signals(int in_use)
     CHECK(io_destroy(ctx), 0);
 }
 
+/* Signals that the set lets through and that are there before the call: who gets none for events is told. */
+static void let_through(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("let_through", O_RDONLY, 4096);
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGUSR1, &action, NULL);
+    sigset_t blocked, open;
+    sigemptyset(&blocked), sigemptyset(&open);
+    sigaddset(&blocked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &blocked, NULL);
+    struct timespec none = {0, 0}, tiny = {0, 1}, second = {1, 0};
+    static const struct {
+        int min, nr, at_once, events;
+    } calls[] = {
+        {0, 1, 0, 0}, {0, 0, 0, 0}, {0, 1, 1, 0}, {1, 1, 1, 0}, {2, 1, 0, 0}, {2, 1, 1, 0},
+        {0, 1, 0, 1}, {0, 1, 1, 1}, {0, 0, 0, 1}, {0, 0, 1, 1}, {2, 1, 1, 1},
+    };
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 0);
+        struct io_event event;
+        if (calls[i].events)
+            CHECK(submit_one(ctx, &iocb), 1);
+        /* In the page cache: it is there. */
+        handled = 0;
+        raise(SIGUSR1);
+        SHOW(io_pgetevents(ctx, calls[i].min, calls[i].nr, &event, calls[i].at_once ? &none : NULL, &open));
+        SHOW(handled);
+        SHOW(io_pgetevents(ctx, 1, 1, &event, &tiny, &open));
+        SHOW(handled);
+        SHOW(io_pgetevents(ctx, 1, 1, &event, &tiny, &open));
+    }
+    /* The set alone is as good as none where nothing is pending; and what is wrong with a call is said first. */
+    struct io_event event;
+    CHECK(io_pgetevents(ctx, 0, 1, &event, NULL, &open), 0);
+    CHECK(io_getevents(ctx, 2, 1, &event, &none), 0);
+    CHECK(io_getevents(ctx, 2, 1, &event, &second), -EINVAL);
+    pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);
+    CHECK(io_destroy(ctx), 0);
+    close(fd);
+}
+
 static void timeouts(int in_use)
 {
     context ctx = made(8, in_use);
@@ -494,7 +536,7 @@ int main(int count, char **arguments)
         {"polls", polls},           {"signals", signals},       {"timeouts", timeouts},
         {"ring", ring_reader},      {"queues", queues},         {"transfers", transfers},
         {"handlers", handlers},     {"unwritable", unwritable}, {"closed", closed},
-        {"mixed", mixed},           {"turns", turns},
+        {"mixed", mixed},           {"turns", turns},           {"let_through", let_through},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

@@ -85,6 +85,7 @@ cases! {
     closed: [Ring], 6;
     mixed: [Ring, Inline], 0;
     turns: [Ring, Inline], 0;
+    let_through: [Inline], 0;
 }
 
 cases! {
