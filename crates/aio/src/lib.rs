@@ -41,6 +41,7 @@ mod interrupts;
 mod lifetime;
 mod lock;
 mod native;
+mod number;
 mod parking;
 mod polled;
 mod probe;

@@ -5,6 +5,8 @@
 
 use crate::abi::{Cqe, Entry, Sqe};
 use crate::interrupts::Source;
+use crate::number::Number;
+use crate::probe;
 use crate::system::{call, failure, now_ns};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{io, ptr};
@@ -113,7 +115,9 @@ pub struct Setup {
 
 /// The part of a ring that any thread may use at any time.
 pub struct Ring {
-    fd: i32,
+    number: Number,
+    /// What [`probe::mark_of`] says of its file.
+    mark: u64,
     memory: *mut u8,
     memory_len: usize,
     sqes: *mut Sqe,
@@ -182,7 +186,7 @@ impl Ring {
     /// The same on a ring whose entries no kernel thread takes.
     #[inline(always)]
     pub fn submit_here(&self, count: u32) -> i32 {
-        self.enter_with([self.fd as usize, count as usize, 0, 0, 0, 0])
+        self.enter_with([self.number.get() as usize, count as usize, 0, 0, 0, 0])
     }
 
     /// The same, and waits for `min` completions, or looks for some where that is 0.
@@ -245,7 +249,7 @@ impl Ring {
             }
         }
         self.enter_with([
-            self.fd as usize,
+            self.number.get() as usize,
             submit as usize,
             min as usize,
             flags as usize,
@@ -278,24 +282,11 @@ impl Ring {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether the descriptor is a ring: a program may have closed it (`closefrom`), and its number may
-    /// stand for a file of its own by now. By this thread, since the main one may have ended.
+    /// Whether the descriptor is this ring's: a program may have closed it (`closefrom`), and its number may
+    /// stand for a file of its own by now, or for a ring. Each ring has an inode of its own (Linux 5.12).
     pub fn has_descriptor(&self) -> bool {
-        if self.is_lost() {
-            return false;
-        }
-        let mut name = [0_u8; 64];
-        let path = format!("/proc/thread-self/fd/{}\0", self.fd);
-        let arguments =
-            [libc::AT_FDCWD as usize, path.as_ptr() as usize, name.as_mut_ptr() as usize];
-        let [a, b, c] = arguments;
-        // SAFETY: a path that ends with a zero, and a place for the answer of the length given.
-        let len = unsafe { call(libc::SYS_readlinkat, [a, b, c, name.len(), 0, 0]) };
-        match len {
-            len if len >= 0 => name[..len as usize].ends_with(b"[io_uring]"),
-            // Without /proc nobody knows; without the descriptor there is no such link.
-            _ => !std::path::Path::new("/proc/thread-self/fd").exists(),
-        }
+        !self.is_lost()
+            && probe::stat(self.number.get()).is_some_and(|stat| probe::mark_of(&stat) == self.mark)
     }
 
     /// Whether something did not fit among the completions.
@@ -329,7 +320,7 @@ impl Ring {
     /// # Safety
     /// As the call.
     pub unsafe fn register(&self, code: usize, argument: usize, count: u32) -> i32 {
-        let arguments = [self.fd as usize, code, argument, count as usize, 0, 0];
+        let arguments = [self.number.get() as usize, code, argument, count as usize, 0, 0];
         // SAFETY: passed on to the caller.
         unsafe { call(libc::SYS_io_uring_register, arguments) as i32 }
     }
@@ -580,6 +571,8 @@ fn raised(fd: i32) -> i32 {
 }
 
 fn map(fd: i32, params: &Params) -> io::Result<(Ring, Submission, Completion)> {
+    // Before anything else is done: another ring may go by that number still.
+    let number = Number::claim(fd);
     let (sq, cq) = (&params.sq_off, &params.cq_off);
     let sq_len = sq.array as usize + params.sq_entries as usize * size_of::<u32>();
     let cq_len = cq.cqes as usize + params.cq_entries as usize * size_of::<Cqe>();
@@ -604,7 +597,8 @@ fn map(fd: i32, params: &Params) -> io::Result<(Ring, Submission, Completion)> {
         }
     }
     let ring = Ring {
-        fd,
+        number,
+        mark: probe::stat(fd).map_or(0, |stat| probe::mark_of(&stat)),
         memory,
         memory_len,
         sqes,
@@ -667,7 +661,7 @@ impl Drop for Ring {
             libc::munmap(self.memory.cast(), self.memory_len);
         }
         if ours {
-            close(self.fd);
+            close(self.number.get());
         }
     }
 }

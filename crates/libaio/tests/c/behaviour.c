@@ -503,6 +503,79 @@ static void closed(int in_use)
     close(fd), close(direct);
 }
 
+/* As `outcome`, but not for ever. */
+static long outcome_in_time(context ctx, int fd)
+{
+    struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 512);
+    struct io_event event;
+    struct timespec patient = {5, 0};
+    int code = submit_one(ctx, &iocb);
+    if (code == 1)
+        code = io_getevents(ctx, 1, 1, &event, &patient);
+    return code == 1 && event.obj == (uintptr_t)&iocb ? (long)event.res : code - 100000;
+}
+
+/* By a number at which no context has met another file. */
+static int direct_file(const char *name)
+{
+    close(filled(name, O_RDONLY, 4096));
+    int opened = file_of(name, O_RDONLY | O_DIRECT, 0), fd = fcntl(opened, F_DUPFD, 100);
+    close(opened);
+    return fd;
+}
+
+/* The same with other contexts made later, which get the numbers of what was closed. */
+static void taken_over(int in_use)
+{
+    enum { COUNT = 3 };
+    context early[COUNT], late[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        early[i] = made(8, in_use);
+    CHECK(close_range(3, ~0U, 0), 0);
+    for (int i = 0; i < COUNT; i++)
+        late[i] = made(8, in_use);
+    int direct = direct_file("taken_over");
+    /* The last of them does nothing before it is destroyed, and whatever is kept of it is not used again. */
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < COUNT; i++) {
+            if (i < COUNT - 1)
+                CHECK(outcome_in_time(early[i], direct), 512);
+            CHECK(outcome_in_time(late[i], direct), 512);
+        }
+    CHECK(io_destroy(early[COUNT - 1]), 0);
+    early[COUNT - 1] = made(8, in_use);
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(outcome_in_time(early[i], direct), 512);
+        CHECK(outcome_in_time(late[i], direct), 512);
+        CHECK(io_destroy(early[i]), 0);
+        CHECK(outcome_in_time(late[i], direct), 512);
+    }
+    for (int i = 0; i < COUNT; i++)
+        CHECK(io_destroy(late[i]), 0);
+    close(direct);
+}
+
+/* The same with a ring of io_uring of the program's own by those numbers. */
+static void own_ring(int in_use)
+{
+    enum { FIRST = 256, COUNT = 8 };
+    context ctx = made(8, in_use);
+    char parameters[120] = {0};
+    CHECK(close_range(3, ~0U, 0), 0);
+    int ring = syscall(425, 4, parameters); /* io_uring_setup */
+    CHECK(ring >= 0, 1);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(dup2(ring, FIRST + i), FIRST + i);
+    CHECK(io_destroy(ctx), 0);
+    ctx = made(8, in_use);
+    int direct = direct_file("own_ring");
+    CHECK(outcome_in_time(ctx, direct), 512);
+    CHECK(io_destroy(ctx), 0);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(close(FIRST + i), 0);
+    close(ring), close(direct);
+}
+
 /* Neither side's events wait for ever behind the other's, when there is room for one at a time. */
 static void turns(int in_use)
 {
@@ -537,6 +610,7 @@ int main(int count, char **arguments)
         {"ring", ring_reader},      {"queues", queues},         {"transfers", transfers},
         {"handlers", handlers},     {"unwritable", unwritable}, {"closed", closed},
         {"mixed", mixed},           {"turns", turns},           {"let_through", let_through},
+        {"taken_over", taken_over},   {"own_ring", own_ring},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

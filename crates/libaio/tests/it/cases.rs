@@ -86,6 +86,8 @@ cases! {
     mixed: [Ring, Inline], 0;
     turns: [Ring, Inline], 0;
     let_through: [Inline], 0;
+    taken_over: [Ring], 12;
+    own_ring: [Ring], 0;
 }
 
 cases! {
