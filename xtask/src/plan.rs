@@ -13,6 +13,7 @@ use crate::deb;
 use crate::floors;
 use crate::guest::machine::Machine;
 use crate::guest::nvme::Set;
+use crate::guest::on_purpose;
 use crate::guest::power_cut;
 use crate::guest::session::{Script, Seat, Verdict};
 use crate::kernel::{Kernel, NEWEST_SUITE};
@@ -31,6 +32,8 @@ const OLDER_SUITE: &str = "bookworm-backports";
 /// own host, or of its other parts, than of ours.
 const OLDEST_SUITE: &str = "bookworm";
 const OLDEST: &str = "guest-oldest";
+/// Of the names of steps in guests of the kernel that is asked for.
+const FIRST: &str = "guest";
 const OLDEST_SCRIPTS: [&str; 12] = [
     "abilities",
     "aio",
@@ -51,6 +54,9 @@ const LINES_OF_PASSED: usize = 6;
 
 /// The step that cuts a guest's power.
 const POWER_CUT: &str = "power-cut";
+
+/// The step whose scripts fail on purpose; in guests of the first kernel only: it is about us.
+const ON_PURPOSE: &str = "on_purpose";
 
 /// Processors of all guests of the full run on the newest kernel: that they race is part of what it is for. Otherwise a
 /// script says what its guest needs ([`Script::processors`]), and a power cut needs one.
@@ -181,7 +187,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
     packages::install(List::Test)?;
     objects::compile_changed()?;
 
-    let mut kernels = vec![(arguments.kernel.clone(), "guest")];
+    let mut kernels = vec![(arguments.kernel.clone(), FIRST)];
     if arguments.full {
         kernels.push((OLDER_SUITE.to_owned(), "guest-older"));
         kernels.push((OLDEST_SUITE.to_owned(), OLDEST));
@@ -341,6 +347,8 @@ struct Guests {
     scripts: Vec<Script>,
     /// The power is to be cut.
     power_cut: bool,
+    /// Scripts are to fail on purpose.
+    on_purpose: bool,
     /// Anything is to be run at all.
     wanted: bool,
     /// None when there is none to be had.
@@ -364,10 +372,12 @@ impl Guests {
             .cloned()
             .collect();
         let power_cut = prefix != OLDEST && runner.wants(&format!("{prefix}/{POWER_CUT}"));
-        let wanted = !scripts.is_empty() || power_cut;
+        let on_purpose = prefix == FIRST && runner.wants(&format!("{prefix}/{ON_PURPOSE}"));
+        let wanted = !scripts.is_empty() || power_cut || on_purpose;
         let newest = suite == NEWEST_SUITE;
         let processors = if arguments.full && newest { FULL_PROCESSORS } else { 1 };
-        Self { suite, prefix, processors, scripts, power_cut, wanted, kernel: OnceLock::new() }
+        let kernel = OnceLock::new();
+        Self { suite, prefix, processors, scripts, power_cut, on_purpose, wanted, kernel }
     }
 
     fn fetch_kernel(&self, output: &mut Output) -> Result<()> {
@@ -413,6 +423,15 @@ impl Guests {
                 Ok(Count { passed: rounds, failed: 0 })
             });
         steps.extend(self.power_cut.then_some(cut));
+        // In the guest of the scripts that come next.
+        let on_purpose =
+            Step::new(format!("{}/{ON_PURPOSE}", self.prefix), move |seat: &mut Seat, output| {
+                let machine = self.machine(programs, 1)?;
+                seat.prepare(&machine, Set::Placed, output)?;
+                output.start_clock();
+                on_purpose::run(seat, &machine, output)
+            });
+        steps.extend(self.on_purpose.then_some(on_purpose));
         // Those that have the same guests come together.
         let mut scripts: Vec<&Script> = self.scripts.iter().collect();
         scripts.sort_by_key(|script| {
@@ -466,7 +485,7 @@ fn names(scripts: &[Script]) -> Result<Vec<String>> {
         let only = if script.full_only { " (full run only)" } else { "" };
         format!("guest/{}{only}", script.name)
     }));
-    names.push(format!("guest/{POWER_CUT}"));
+    names.extend([POWER_CUT, ON_PURPOSE].map(|name| format!("{FIRST}/{name}")));
     Ok(names)
 }
 

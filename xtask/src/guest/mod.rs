@@ -4,6 +4,7 @@ pub mod light;
 pub mod machine;
 mod nearby;
 pub mod nvme;
+pub mod on_purpose;
 pub mod power_cut;
 pub mod session;
 
@@ -93,24 +94,30 @@ pub fn run(arguments: GuestArguments) -> Result<u8> {
         copy.join().expect("copying output does not panic");
     }
     let logs = guest.run_directory().display();
-    let status = match ending {
-        Ending::Exited(status) => u8::try_from(status).unwrap_or(u8::MAX),
-        Ending::TimedOut => {
-            eprintln!("guest: killed after {} s", arguments.timeout);
-            STATUS_TIMED_OUT
-        }
+    match ending {
+        Ending::Exited(_) => {}
+        Ending::TimedOut => eprintln!("guest: killed after {} s", arguments.timeout),
         Ending::Died => {
             eprintln!("guest: ended without an exit status; its console said:");
             eprintln!("{}", guest.console_tail());
-            STATUS_NO_GUEST
         }
-    };
+    }
+    let status = status_of(ending);
     if status == 0 && !arguments.keep {
         guest.discard_logs()?;
     } else {
         eprintln!("guest: exit status {status}; logs in {logs}");
     }
     Ok(status)
+}
+
+/// The exit status to end with: the command's, or the one that says what became of the guest.
+fn status_of(ending: Ending) -> u8 {
+    match ending {
+        Ending::Exited(status) => u8::try_from(status).unwrap_or(u8::MAX),
+        Ending::TimedOut => STATUS_TIMED_OUT,
+        Ending::Died => STATUS_NO_GUEST,
+    }
 }
 
 fn machine_of(arguments: &GuestArguments) -> Result<Machine> {
@@ -193,6 +200,22 @@ pub fn copied(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_ends_with_the_status_of_its_command() {
+        for (ending, status) in [
+            (Ending::Exited(0), 0),
+            (Ending::Exited(3), 3),
+            (Ending::Exited(255), 255),
+            // None that a command has; but never 0.
+            (Ending::Exited(256), 255),
+            (Ending::Exited(-1), 255),
+            (Ending::TimedOut, 124),
+            (Ending::Died, 125),
+        ] {
+            assert_eq!(status_of(ending), status, "{ending:?}");
+        }
+    }
 
     #[test]
     fn sizes() {

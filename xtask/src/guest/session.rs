@@ -177,8 +177,18 @@ impl Seat {
 
     /// Runs `script` in the guest that is ready.
     pub fn run(&mut self, script: &Script) -> Result<Verdict> {
+        self.follow(script, false)
+    }
+
+    /// The same of one that is to fail: no reason to keep what the guest has left, unless it is lost.
+    pub fn run_to_fail(&mut self, script: &Script) -> Result<Verdict> {
+        self.follow(script, true)
+    }
+
+    fn follow(&mut self, script: &Script, is_meant: bool) -> Result<Verdict> {
         let mut session = self.session.take().context("no guest is ready")?;
         let (verdict, lost) = session.follow(script)?;
+        session.all_passed &= !lost && (is_meant || verdict.failure.is_none());
         if !lost {
             self.session = Some(session);
         }
@@ -265,7 +275,6 @@ impl Session {
                 }
             }
         };
-        self.all_passed &= failure.is_none();
         let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
         Ok((Verdict { failure, died, log }, lost))
     }
@@ -289,6 +298,7 @@ impl Drop for Session {
     }
 }
 
+/// Why a script has failed that ended with this status, as session.sh tells it; none where it has passed.
 fn failure_of(status: &str) -> Option<String> {
     match status {
         "0" => None,
@@ -325,6 +335,22 @@ mod tests {
         assert!(!is_emulations("") && !is_emulations("Kernel panic\n"));
         for other in [bug, null] {
             assert!(!is_emulations(other) && !is_emulations(&format!("{int3}{other}")));
+        }
+    }
+
+    #[test]
+    fn whatever_is_not_status_0_is_a_failure() {
+        assert_eq!(failure_of("0"), None);
+        for (status, failure) in [
+            ("1", "exit status 1"),
+            ("3", "exit status 3"),
+            ("", "exit status "),
+            ("00", "exit status 00"),
+            ("99", "the guest's kernel complained"),
+            ("124", "stopped at its time limit"),
+            ("137", "stopped at its time limit"),
+        ] {
+            assert_eq!(failure_of(status).as_deref(), Some(failure), "{status:?}");
         }
     }
 
