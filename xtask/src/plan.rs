@@ -257,6 +257,7 @@ fn steps_alone(ahead: &mut Ahead, full: bool) -> Vec<Step<'_, ()>> {
             let program = released(output)?;
             floors::here(&program, &target_directory()?, output)
         }));
+        steps.push(Step::new("bench/decision", |(), output| floors::decision(output)));
     }
     steps.push(Step::new("unit", |(), output| unit::test(output, || ahead.begin(&logs()?))));
     steps
