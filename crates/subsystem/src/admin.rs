@@ -1,10 +1,10 @@
 //! Commands of a connected admin queue, and fabrics commands of I/O queues.
 
-use crate::NAMESPACES_MAX;
 use crate::PASSED_BYTES_MAX;
 use crate::controller::Controller;
 use crate::event::{ControllerId, Event};
 use crate::io::{Direction, Transfer};
+use crate::not_active;
 use crate::target::Target;
 use dhchap::Work;
 use nvme::lba_status::{self, Question};
@@ -77,13 +77,13 @@ pub enum Reply {
 /// Counters of the data path, for the SMART log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStatistics {
-    /// Read, Compare and Verify commands.
+    /// Read and Compare commands.
     pub reads: u64,
-    /// Write commands of any kind.
+    /// Write commands; not Write Zeroes, nor Copies.
     pub writes: u64,
-    /// Bytes read.
+    /// Bytes that the former moved.
     pub bytes_read: u64,
-    /// Bytes written.
+    /// Bytes that the latter moved.
     pub bytes_written: u64,
     /// Commands that failed with a media error (status code type 2h).
     pub media_errors: u64,
@@ -256,12 +256,9 @@ impl Target {
         let question = Question::of(command);
         let controller = &self.controllers[&id];
         let (nqn, nsid) = (Arc::clone(&controller.subsystem_nqn), command.nsid.get());
-        if nsid == 0 || nsid > NAMESPACES_MAX {
-            return Err(Status::INVALID_NAMESPACE.dnr());
-        }
         let subsystem = &self.subsystems[&nqn];
         let Some(namespace) = subsystem.namespaces.get(&nsid) else {
-            return Err(Status::INVALID_FIELD.dnr());
+            return Err(not_active(nsid));
         };
         let tells = namespace.limits.commands.allocation;
         let bytes = command.sgl().length.get();
@@ -385,11 +382,15 @@ pub fn passed_data(command: &Command) -> Result<Transfer, Status> {
     Ok(Transfer { direction, bytes: if direction == Direction::None { 0 } else { bytes } })
 }
 
-/// Checks that a command's SGL asks for exactly `bytes` of data.
+/// Checks that a command's SGL asks for exactly `bytes` of data, in the capsule only where the host sends it.
 pub(crate) fn expect_length(command: &Command, bytes: u64) -> Result<(), Status> {
     let sgl = command.sgl();
-    if !matches!(sgl.identifier, Sgl::TRANSPORT | Sgl::IN_CAPSULE) {
-        return Err(Status::SGL_TYPE_INVALID.dnr());
+    let fabrics = command.opcode == opcode::admin::FABRICS;
+    let kind = if fabrics { command.fctype() } else { command.opcode };
+    match sgl.identifier {
+        Sgl::TRANSPORT => {}
+        Sgl::IN_CAPSULE if kind & 3 == 1 => {}
+        _ => return Err(Status::SGL_TYPE_INVALID.dnr()),
     }
     if u64::from(sgl.length.get()) != bytes {
         return Err(Status::SGL_LENGTH_INVALID.dnr());

@@ -171,6 +171,7 @@ impl Target {
             authentication: BTreeMap::new(),
             resetting: false,
             keep_alive: KeepAlive::new(connect.kato_ms, now),
+            connect_kato_ms: connect.kato_ms,
             linger: None,
             dropped: false,
             transfer_bytes_told: 0,

@@ -33,6 +33,8 @@ pub(crate) struct Controller {
     /// CC.EN was cleared, and I/O queues are left.
     pub resetting: bool,
     pub keep_alive: KeepAlive,
+    /// Milliseconds that Connect asked for: what the timer is by default.
+    pub connect_kato_ms: u32,
     /// After a reset or shutdown: when the remaining connection is closed, and why.
     pub linger: Option<(Duration, DropReason)>,
     /// The transport was told to close everything.

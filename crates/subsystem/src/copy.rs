@@ -9,7 +9,7 @@
 //! Pure and without allocation, as [`crate::io`]. All is checked before anything is copied, so that a
 //! Copy that is refused has copied nothing: dword 0 of its completion is 0, its first source range.
 
-use crate::{NAMESPACES_MAX, NamespaceAccess};
+use crate::{NamespaceAccess, not_active};
 use nvme::copy::{Entry, Format};
 use nvme::{Command, Limits, Status};
 
@@ -72,16 +72,6 @@ pub fn check_copy(
         return Err(Status::OVERLAPPING_RANGE.dnr());
     }
     Ok(blocks)
-}
-
-/// What is told of a source namespace that is not there: one that could be is inactive, which is a matter of the
-/// field; 0h, FFFFFFFFh and what is beyond NN is no namespace at all (NVM 1.1, section 3.3.2, below Figure 39).
-fn not_active(nsid: u32) -> Status {
-    let status = match (1..=NAMESPACES_MAX).contains(&nsid) {
-        true => Status::INVALID_FIELD,
-        false => Status::INVALID_NAMESPACE,
-    };
-    status.dnr()
 }
 
 /// Each range, and all together, within what one command may copy.

@@ -120,9 +120,13 @@ impl Target {
             }
             Select::CURRENT => value(controller, &controller.features, subsystem, command),
             // Nothing is saved, so that the saved value is the default (Figure 192).
-            Select::DEFAULT | Select::SAVED => {
-                value(controller, &Features::default(), subsystem, command)
-            }
+            Select::DEFAULT | Select::SAVED => match Fid(cdw10 as u8) {
+                Fid::ASYNC_EVENT_CONFIGURATION => {
+                    Ok(Answer::result(controller.events_supported().into()))
+                }
+                Fid::KEEP_ALIVE_TIMER => Ok(Answer::result(controller.connect_kato_ms.into())),
+                _ => value(controller, &Features::default(), subsystem, command),
+            },
             _ => Err(Status::INVALID_FIELD.dnr()),
         }
     }

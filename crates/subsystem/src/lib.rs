@@ -102,6 +102,17 @@ pub const IO_QUEUES_MAX: u16 = 128;
 /// Linux sizes its ANA log buffer by it, which must stay below MDTS.
 pub const NAMESPACES_MAX: u32 = 8192;
 
+/// What is told of a namespace that is not there: one that could be is inactive, which is a matter of the field; 0h,
+/// FFFFFFFFh and what is beyond NN is no namespace at all (NVMe Base 2.1, section 3.2.1; NVM 1.1, section 3.3.2, below
+/// Figure 39).
+pub fn not_active(nsid: u32) -> nvme::Status {
+    let status = match (1..=NAMESPACES_MAX).contains(&nsid) {
+        true => nvme::Status::INVALID_FIELD,
+        false => nvme::Status::INVALID_NAMESPACE,
+    };
+    status.dnr()
+}
+
 /// ANA groups of a subsystem, and the largest group id (NANAGRPID, ANAGRPMAX).
 pub const ANA_GROUPS_MAX: u32 = 128;
 

@@ -7,7 +7,7 @@ use crate::event::ControllerId;
 use crate::feature::FEATURES;
 use crate::subsystem::Subsystem;
 use crate::target::Target;
-use crate::{ANA_GROUPS_MAX, NAMESPACES_MAX, TRANSFER_BYTES_MAX};
+use crate::{ANA_GROUPS_MAX, NAMESPACES_MAX, TRANSFER_BYTES_MAX, not_active};
 use nvme::log::{
     Effects, ErrorEntry, FeatureEffects, FirmwareSlots, GetLogPage, Lid, Smart, SupportedPages,
     ana, effect,
@@ -96,8 +96,8 @@ impl Target {
             (Lid::SMART, Some(subsystem)) => {
                 let nsid = command.nsid.get();
                 let nsid = (nsid != 0 && nsid != NSID_ALL).then_some(nsid);
-                if nsid.is_some_and(|nsid| !subsystem.namespaces.contains_key(&nsid)) {
-                    return Err(Status::INVALID_NAMESPACE.dnr());
+                if let Some(nsid) = nsid.filter(|nsid| !subsystem.namespaces.contains_key(nsid)) {
+                    return Err(not_active(nsid));
                 }
                 Ok(smart(controller, &io_statistics(nsid), now))
             }

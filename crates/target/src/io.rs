@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use subsystem::io::{Direction, Placement, Transfer};
+use subsystem::not_active;
 
 impl Connection {
     /// An I/O command has come in `slot`, with `capsule` as its in-capsule data.
@@ -95,7 +96,7 @@ impl Connection {
         let view = match used_last {
             Some(view) => view,
             None => {
-                let view = queue.view.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
+                let view = queue.view.namespace(nsid).ok_or(not_active(nsid))?;
                 queue.cached = Some((generation, nsid, Rc::downgrade(&view)));
                 view
             }
@@ -201,7 +202,8 @@ impl Connection {
                 if inner.fused == Some(slot) {
                     inner.fused = Some(NONE);
                 }
-                self.drop_exchange(inner, slot, Status::INVALID_NAMESPACE.dnr());
+                // It is there no more.
+                self.drop_exchange(inner, slot, Status::INVALID_FIELD.dnr());
             }
         }
         self.defer();

@@ -313,9 +313,15 @@ fn fields_that_mean_nothing_are_refused() {
         let cid = io.send(&command, Bytes::None);
         io.complete(cid).refused(invalid);
     }
-    for nsid in [0, 2, 8193, NSID_ALL] {
+    for (nsid, wanted) in [
+        (2, Status::INVALID_FIELD),
+        (8192, Status::INVALID_FIELD),
+        (0, Status::INVALID_NAMESPACE),
+        (8193, Status::INVALID_NAMESPACE),
+        (NSID_ALL, Status::INVALID_NAMESPACE),
+    ] {
         let command = Command::blocks(opcode::io::READ, nsid, 0, 1);
-        io.command(command, Bytes::Wanted(4096)).refused(Status::INVALID_NAMESPACE.dnr());
+        io.command(command, Bytes::Wanted(4096)).refused(wanted.dnr());
     }
     // More than MDTS, 1 MiB.
     let large = Command::blocks(opcode::io::READ, 1, 0, 257);

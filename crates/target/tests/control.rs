@@ -100,7 +100,7 @@ fn changes_of_namespaces_are_announced() {
         let done = admin.complete(cid);
         cid = acknowledge(&mut admin, done, event, &[2]);
         let read = Command::blocks(opcode::io::READ, 2, 0, 1);
-        io.command(read, Bytes::Wanted(512)).refused(Status::INVALID_NAMESPACE.dnr());
+        io.command(read, Bytes::Wanted(512)).refused(Status::INVALID_FIELD.dnr());
         // What happens before the log page is read is told by it: one event, both namespaces.
         rig.add(7, memory(1 << 20, 12, cores));
         let done = admin.complete(cid);
@@ -287,7 +287,7 @@ fn a_removed_namespace_is_let_go_of_by_commands_that_wait_for_data() {
     }
     let pdu = io.socket.h2c(cid, tag, 0, &data, true);
     io.socket.send(&pdu);
-    io.complete(cid).refused(Status::INVALID_NAMESPACE.dnr());
+    io.complete(cid).refused(Status::INVALID_FIELD.dnr());
     rig.add(3, volume);
     assert!(io.read(3, 0, 8, data.len()).iter().all(|byte| *byte == 0));
 }
@@ -365,7 +365,7 @@ fn a_thousand_namespaces_are_told_apart() {
     }
     assert!(begin.elapsed() < PATIENCE + 10 * added, "{:?}", begin.elapsed());
     let read = Command::blocks(opcode::io::READ, 1, 0, 1);
-    io.command(read, Bytes::Wanted(4096)).refused(Status::INVALID_NAMESPACE.dnr());
+    io.command(read, Bytes::Wanted(4096)).refused(Status::INVALID_FIELD.dnr());
 }
 
 #[test]

@@ -250,7 +250,7 @@ fn namespaces_may_go_and_come_under_io() {
                     match done.status {
                         Status::SUCCESS => served += 1,
                         status => {
-                            assert_eq!(status, Status::INVALID_NAMESPACE.dnr());
+                            assert_eq!(status, Status::INVALID_FIELD.dnr());
                             missing += 1;
                         }
                     }

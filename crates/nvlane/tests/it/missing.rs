@@ -163,7 +163,7 @@ fn a_volume_that_another_has_is_waited_for() {
     let admin = host.enabled();
     let mut io = host.io(&admin, 1);
     let read = Command::blocks(opcode::io::READ, 2, 0, 1);
-    io.command(read, Bytes::Wanted(512)).refused(Status::INVALID_NAMESPACE.dnr());
+    io.command(read, Bytes::Wanted(512)).refused(Status::INVALID_FIELD.dnr());
     file.unlock().unwrap();
     eventually("it is served", || served(&daemon) == [1, 2]);
     io.command(read, Bytes::Wanted(512)).ok();
@@ -247,7 +247,7 @@ fn a_volume_that_goes_is_served_again_when_it_comes_back() {
     eventually("it is missing", || nsids(&missing(&daemon)) == [2]);
     assert_eq!((active(&mut admin), served(&daemon)), (vec![1, 3, 4], vec![1, 3, 4]));
     let read = |nsid| Command::blocks(opcode::io::READ, nsid, 5, 1);
-    io.command(read(2), Bytes::Wanted(512)).refused(Status::INVALID_NAMESPACE.dnr());
+    io.command(read(2), Bytes::Wanted(512)).refused(Status::INVALID_FIELD.dnr());
     // One that may not be missing fails, and stays; and so does one of which a part is memory.
     assert_ne!(io.command(read(3), Bytes::Wanted(512)).status, Status::SUCCESS);
     io.command(read(4), Bytes::Wanted(512)).ok();

@@ -26,8 +26,10 @@ fn queues_are_granted_before_they_exist() {
 fn values_are_kept_and_defaults_remembered() {
     let (mut target, port) = target();
     let mut host = Host::connect(&mut target, port);
-    // Arbitration, temperature threshold, error recovery, write atomicity.
-    for (fid, value) in [(0x01, 0x0703_0104), (0x04, 300), (0x05, 77), (0x0a, 1)] {
+    // Arbitration, temperature threshold, error recovery, write atomicity, asynchronous events, keep alive.
+    for (fid, value) in
+        [(0x01, 0x0703_0104), (0x04, 300), (0x05, 77), (0x0a, 1), (0x0b, 0x100), (0x0f, 30_000)]
+    {
         let default = host.ok(&get_feature(fid, 0), &[]).0;
         host.ok(&set_feature(fid, value), &[]);
         assert_eq!(host.ok(&get_feature(fid, 0), &[]).0, value.into());

@@ -359,6 +359,8 @@ fn bad_identify_commands_are_refused() {
     assert_eq!(host.status(&command, &[]), Status::SGL_LENGTH_INVALID.dnr());
     command.set_sgl(Sgl { identifier: 0x40, ..Sgl::transport(4096) });
     assert_eq!(host.status(&command, &[]), Status::SGL_TYPE_INVALID.dnr());
+    command.set_sgl(Sgl::in_capsule(0, 4096));
+    assert_eq!(host.status(&command, &[]), Status::SGL_TYPE_INVALID.dnr(), "data for the host");
     command = identify(1, 0);
     command.flags = 0;
     assert_eq!(host.status(&command, &[]), Status::INVALID_FIELD.dnr(), "PRPs");

@@ -71,8 +71,10 @@ fn smart_counts_in_thousands_of_blocks() {
     one.nsid = 1.into();
     let smart = Smart::read_from_bytes(&host.ok(&one, &[]).1).unwrap();
     assert_eq!(smart.data_units_read[0].get(), 2, "512,001 bytes are rounded up");
-    one.nsid = 2.into();
-    assert_eq!(host.status(&one, &[]), Status::INVALID_NAMESPACE.dnr());
+    for (nsid, wanted) in [(2, Status::INVALID_FIELD), (8193, Status::INVALID_NAMESPACE)] {
+        one.nsid = nsid.into();
+        assert_eq!(host.status(&one, &[]), wanted.dnr(), "namespace {nsid}");
+    }
 }
 
 #[test]
@@ -165,4 +167,6 @@ fn bad_log_page_commands_are_refused() {
     let mut command = get_log(Lid::SMART, 512, 0);
     command.set_sgl(Sgl::transport(508));
     assert_eq!(host.status(&command, &[]), Status::SGL_LENGTH_INVALID.dnr());
+    command.set_sgl(Sgl::in_capsule(0, 512));
+    assert_eq!(host.status(&command, &[]), Status::SGL_TYPE_INVALID.dnr(), "data for the host");
 }
