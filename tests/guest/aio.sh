@@ -54,6 +54,26 @@ echo "$wanted requests: $polled commands by queues that are polled, $interrupted
 ((wanted > 100)) || die "not enough was polled for: $(<"$WORK/polled")"
 expect "commands by queues that are polled" "$polled" "$wanted"
 
+# durable WAY [COMMAND...]: sets DURABLE to the flushes and the writes that the device was given where the program says what it took
+durable() {
+    tracing
+    "${@:2}" "$AIO_DEVICE" durable "$1" "/dev/nvme${plain#/dev/ng}" >"$WORK/durable" 2>&1 || die "durable, $1: $(<"$WORK/durable")"
+    traced_enough
+    DURABLE="$(traced "$controller" '[0-9]+' '\(nvme_cmd_flush ') flushes"
+    DURABLE+=", $(traced "$controller" '[0-9]+' '\(nvme_cmd_write .*ctrl=0x4000,') writes with FUA"
+    DURABLE+=", $(traced "$controller" '[0-9]+' '\(nvme_cmd_write .*ctrl=0x0,') without"
+    echo "durable, $1: $DURABLE"
+    expect "what the device was given, $1" "$DURABLE" "$(sed -n 's/^durable: //p' "$WORK/durable")"
+}
+# What is to be durable is so when its event comes: the device has flushed, or written through, once for each, whoever was asked.
+durable kernel
+wanted=$DURABLE
+expect "what it takes" "$wanted" "32 flushes, 44 writes with FUA, 20 without"
+for way in ours indices; do
+    durable $way "$NVLANE" aio run --mode ring --stat "$WORK/stat.json" --
+    expect_json "$WORK/stat.json" '.total | .ring == 96 and .native == 0 and .inline == 0' true
+done
+
 # What is seen of a program while it runs.
 "$NVLANE" aio run -- fio --name=live --ioengine=libaio --rw=randread --bs=4k --filename="$device" --direct=1 --iodepth=16 \
     --size=32M --thread --time_based --runtime=60 >"$WORK/live" 2>&1 &

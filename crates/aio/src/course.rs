@@ -165,3 +165,60 @@ pub fn bytes_of(iocb: &Iocb, vectored: bool) -> Option<u64> {
 fn reachable(address: u64, bytes: u64) -> bool {
     address.checked_add(bytes).is_some_and(|end| end <= abi::ADDRESS_END)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    /// Of `struct io_uring_sqe`: its opcode (byte 0), and `rw_flags` or `fsync_flags` (byte 28).
+    fn told(entry: Entry) -> (u8, u32) {
+        let bytes = entry.0.map(u64::to_le_bytes).concat();
+        (bytes[0], u32::from_le_bytes(bytes[28..].try_into().unwrap()))
+    }
+
+    /// A file below the build's folder, which is to be on a disk, past the page cache where asked.
+    fn file(flags: i32) -> (tempfile::TempDir, std::fs::File) {
+        let program = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create(true).custom_flags(flags);
+        let file = options.open(folder.path().join("file")).unwrap();
+        file.set_len(1 << 16).unwrap();
+        (folder, file)
+    }
+
+    /// In the numbers of linux/io_uring.h and linux/fs.h.
+    #[test]
+    fn what_is_to_be_durable_is_told_to_the_ring() {
+        const OP_FSYNC: u8 = 3;
+        for flags in [0, libc::O_DIRECT] {
+            // The second file may have the first one's number.
+            let mut submitting = Submitting::new(Files::new());
+            let (_folder, file) = file(flags);
+            let fildes = file.as_raw_fd();
+            let mut course = |opcode, rw_flags, nbytes| {
+                let iocb = Iocb { opcode, rw_flags, fildes, nbytes, ..Iocb::default() };
+                Course::of(&iocb, &mut submitting, false)
+            };
+            for (opcode, wanted) in [(abi::FSYNC, 0), (abi::FDSYNC, 1)] {
+                let Course::Ring(entry, state::IO) = course(opcode, 0, 0) else { panic!() };
+                assert_eq!(told(entry), (OP_FSYNC, wanted));
+                assert!(matches!(course(opcode, abi::RWF_DSYNC, 0), Course::Kernel));
+            }
+            // RWF_HIPRI, DSYNC and SYNC.
+            for (rw_flags, wanted) in [(0, 0), (1, 0), (2, 2), (4, 4), (7, 6)] {
+                match course(abi::PWRITE, rw_flags, 4096) {
+                    Course::Ring(entry, state::IO) if flags == libc::O_DIRECT => {
+                        assert_eq!(told(entry), (op::WRITE, wanted));
+                    }
+                    Course::Here { write: true, flags: here, .. } if flags == 0 => {
+                        assert_eq!(here, wanted);
+                    }
+                    _ => panic!("a file of flags {flags:#o} goes another way"),
+                }
+            }
+        }
+    }
+}

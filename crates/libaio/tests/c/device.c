@@ -6,6 +6,9 @@
  *                            reads, writes and syncs until the device is gone, by the kernel's system calls, by the library,
  *                            and by its contexts that poll, submitted by a thread as well; prints "begun" when it is at work,
  *                            and in the end how each kind ends from then on
+ * device durable kernel|ours|indices DEVICE
+ *                            syncs and writes that are to be durable, and others, by the kernel's system calls, by the library, and
+ *                            by its contexts that name iocbs by their index; prints how many flushes and writes it takes
  */
 #include "aio.h"
 #include "../../include/nvlane_aio.h"
@@ -98,8 +101,8 @@ static void carry_out(int opcode, int fd, char *buffers, off_t at, unsigned flag
 
 /* --- Until the device is gone --- */
 
-enum { KERNEL, OURS, IOPOLL, SQTHREAD };
-static const char *const names[] = {"kernel", "ours", "iopoll", "sqthread"};
+enum { KERNEL, OURS, IOPOLL, SQTHREAD, INDICES };
+static const char *const names[] = {"kernel", "ours", "iopoll", "sqthread", "indices"};
 enum { READS, WRITES, SYNCS };
 static const char *const kinds[] = {"read", "write", "fdsync"};
 
@@ -107,7 +110,7 @@ static int of_kernel(long code) { return code < 0 ? -errno : (int)code; }
 
 static int set_up(int way, context *ctx)
 {
-    unsigned flags = IOCTX_FLAG_USERIOCB | IOCTX_FLAG_IOPOLL | (way == SQTHREAD ? IOCTX_FLAG_SQTHREAD : 0);
+    unsigned flags = IOCTX_FLAG_USERIOCB | (way == INDICES ? 0 : IOCTX_FLAG_IOPOLL) | (way == SQTHREAD ? IOCTX_FLAG_SQTHREAD : 0);
     if (way == KERNEL)
         return of_kernel(syscall(SYS_io_setup, NR, ctx));
     return way == OURS ? io_setup(NR, ctx) : io_setup2(NR, flags, iocbs, NULL, NULL, ctx);
@@ -222,8 +225,75 @@ static int until_gone(int way, const char *path)
     return failed;
 }
 
+/* --- What is to be durable --- */
+
+enum { RWF_DSYNC_ = 2, RWF_SYNC_ = 4 };
+
+static struct iocb write_of(int fd, char *buffers, int index, uint32_t rw_flags)
+{
+    struct iocb iocb = iocb_of(PWRITE, fd, buffers + BYTES * index, BYTES, STEP * index);
+    iocb.rw_flags = rw_flags;
+    return iocb;
+}
+
+/* All iocbs at once. */
+static void together(int way, context ctx)
+{
+    struct iocb *list[NR];
+    struct io_event events[NR];
+    for (int i = 0; i < NR; i++)
+        list[i] = way == INDICES ? (struct iocb *)(uintptr_t)i : &iocbs[i];
+    CHECK(way == KERNEL ? of_kernel(syscall(SYS_io_submit, ctx, NR, list)) : io_submit(ctx, NR, list), NR);
+    for (int got = 0; got < NR;) {
+        int code = get(way, ctx, events);
+        if (code < 0) {
+            CHECK(code, NR);
+            return;
+        }
+        for (int i = 0; i < code; i++, got++)
+            CHECK(events[i].res, BYTES);
+    }
+}
+
+static int durable(int way, const char *path)
+{
+    static const uint32_t kinds_of_writes[] = {RWF_DSYNC_, RWF_SYNC_, 0};
+    int fd = open(path, O_RDWR | O_DIRECT), with = 0, without = 0, flushes = 0;
+    char *buffers = aligned_alloc(4096, NR * BYTES);
+    context ctx = NULL;
+    if (fd < 0) {
+        perror(path);
+        return 2;
+    }
+    memset(buffers, 0x5a, NR * BYTES);
+    CHECK(set_up(way, &ctx), 0);
+    /* One after another: flushes that wait together are one. */
+    for (int i = 0; i < NR; i++) {
+        for (int opcode = FSYNC; opcode <= FDSYNC; opcode++, flushes++) {
+            iocbs[i] = iocb_of(opcode, fd, NULL, 0, 0);
+            CHECK(alone(way, ctx, i), 0);
+        }
+        for (int kind = 0; kind < 3; kind++) {
+            iocbs[i] = write_of(fd, buffers, i, kinds_of_writes[kind]);
+            CHECK(alone(way, ctx, i), BYTES);
+            *(kinds_of_writes[kind] ? &with : &without) += 1;
+        }
+    }
+    for (int i = 0; i < NR; i++) {
+        iocbs[i] = write_of(fd, buffers, i, i % 4 ? RWF_DSYNC_ : 0);
+        *(i % 4 ? &with : &without) += 1;
+    }
+    together(way, ctx);
+    CHECK(tear_down(way, ctx), 0);
+    printf("durable: %d flushes, %d writes with FUA, %d without\n", flushes, with, without);
+    return failed;
+}
+
 int main(int count, char **arguments)
 {
+    for (int way = KERNEL; count == 4 && !strcmp(arguments[1], "durable") && way <= INDICES; way++)
+        if (!strcmp(arguments[2], names[way]))
+            return durable(way, arguments[3]);
     for (int way = KERNEL; count == 3 && way <= SQTHREAD; way++)
         if (!strcmp(arguments[1], names[way]))
             return until_gone(way, arguments[2]);
