@@ -5,7 +5,7 @@ use crate::fabrics::{Connect, ConnectData, Property, PropertyAccess};
 use crate::feature::HostBehavior;
 use crate::identify::{Controller, IndependentNamespace, Namespace, NvmController, NvmNamespace};
 use crate::limits::DiscardLimits;
-use crate::log::{GetLogPage, Lid, Smart, ana, discovery};
+use crate::log::{ErrorEntry, GetLogPage, Lid, Smart, ana, discovery};
 use crate::{Command, Sgl, Status};
 use proptest::prelude::*;
 use std::mem::offset_of;
@@ -59,6 +59,17 @@ fn fields_are_where_the_figures_put_them() {
         (offset_of!(NvmController, dmsl), 8),
     ];
     let others = [
+        (offset_of!(ErrorEntry, sqid), 8),
+        (offset_of!(ErrorEntry, cid), 10),
+        (offset_of!(ErrorEntry, status), 12),
+        (offset_of!(ErrorEntry, location), 14),
+        (offset_of!(ErrorEntry, lba), 16),
+        (offset_of!(ErrorEntry, nsid), 24),
+        (offset_of!(ErrorEntry, trtype), 29),
+        (offset_of!(ErrorEntry, csi), 30),
+        (offset_of!(ErrorEntry, opcode), 31),
+        (offset_of!(ErrorEntry, command_specific), 32),
+        (offset_of!(ErrorEntry, version), 63),
         (offset_of!(Smart, data_units_read), 32),
         (offset_of!(Smart, error_entries), 176),
         (offset_of!(Smart, sensors), 200),

@@ -501,6 +501,45 @@ mod tests {
         }
     }
 
+    /// Direct I/O goes by a registered file and from a registered buffer; the page cache gains nothing by pinned memory.
+    #[test]
+    fn direct_transfers_are_from_registered_buffers_of_a_registered_file() {
+        const BYTES: usize = 16 << 10;
+        for (buffered, code) in
+            [(true, opcode::READ), (false, opcode::READ), (false, opcode::WRITE)]
+        {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), [7; BYTES]).unwrap();
+            let options = FileOptions {
+                buffered,
+                block_shift: Some(12),
+                ..FileOptions::buffered(file.path(), None)
+            };
+            let reactor = Reactor::new(&Config::default()).unwrap();
+            let volume = File::open(&options).unwrap();
+            assert_eq!(volume.is_direct(), !buffered, "{} allows it", file.path().display());
+            let queue = FileQueue::open(volume, &reactor);
+            let by = queue.registered.as_ref().map(FixedFile::file);
+            assert!(matches!(by, Some(uring::File::Fixed(_))) && by == Some(queue.file), "{by:?}");
+            let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
+            let mut request = Request::new();
+            request.command = Command::blocks(code, 1, 0, (BYTES >> 12) as u32);
+            request.data = Data::Buffer(reactor.buffers().allocate(BYTES).unwrap());
+            request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+            queue.submit(request);
+            reactor.run();
+            let request = end.request.take().expect("it ran until then");
+            assert_eq!(request.status, Status::SUCCESS);
+            let Data::Buffer(buffer) = &request.data else { panic!("it keeps its buffer") };
+            assert_eq!(
+                buffer.fixed_index().is_some(),
+                !buffered,
+                "{:?}",
+                reactor.buffers().refusal()
+            );
+        }
+    }
+
     /// The kernel tells one of them that data was not written back, and nobody after it.
     #[test]
     fn after_a_failure_to_make_data_durable_no_flush_proves_anything_of_what_was_before() {
