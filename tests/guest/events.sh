@@ -17,6 +17,23 @@ truncate -s 192M "$image"
 await 30 has_size "$device" $((192 << 20))
 dd if=/dev/urandom of="$device" bs=1M seek=191 count=1 oflag=direct status=none
 
+# A block device grows, and shrinks, as the kernel tells.
+truncate -s 32M "$SCRATCH/loop.img"
+modprobe loop
+loop=$(losetup -f --show "$SCRATCH/loop.img")
+ctl volume add "$loop" --nsid 5
+grows=$(namespace 5)
+expect "size of the block device" "$(blockdev --getsize64 "$grows")" $((32 << 20))
+for size in 48M 40M; do
+    truncate -s $size "$SCRATCH/loop.img"
+    losetup -c "$loop"
+    await 30 has_size "$grows" $((${size%M} << 20))
+done
+dd if=/dev/urandom of="$grows" bs=1M seek=39 count=1 oflag=direct status=none
+ctl volume remove 5
+await 20 gone 5
+losetup -d "$loop"
+
 ctl volume add mem:32M --nsid 7
 added=$(namespace 7)
 expect "size of the added volume" "$(blockdev --getsize64 "$added")" $((32 << 20))
