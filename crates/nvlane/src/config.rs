@@ -98,7 +98,7 @@ pub struct Namespace {
     /// UUID; the volume's own or a derived one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
-    /// NGUID, written like a UUID; derived from the UUID when left out.
+    /// NGUID, written like a UUID; all zero for none, as in Identify Namespace; derived from the UUID when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nguid: Option<Uuid>,
     /// ANA group, from 1.
@@ -346,10 +346,9 @@ impl Namespace {
                 "a shared volume needs the UUID that every server gives it",
             );
         }
-        for (field, id) in [("uuid", self.uuid), ("nguid", self.nguid)] {
-            if id.is_some_and(|id| id.is_nil()) {
-                return invalid(format!("{at}.{field}"), "is zero; leave it out to have one made");
-            }
+        // A zero NGUID is none; a UUID each namespace has.
+        if self.uuid.is_some_and(|uuid| uuid.is_nil()) {
+            return invalid(format!("{at}.uuid"), "is zero; leave it out to have one made");
         }
         if let Some(uuid) = self.uuid.filter(|&uuid| !uuids.insert(uuid)) {
             return invalid(format!("{at}.uuid"), format!("{uuid} is used twice"));

@@ -42,6 +42,8 @@ struct Port {
     subsystems: Vec<String>,
     #[serde(default)]
     referrals: Vec<serde_json::Value>,
+    #[serde(default)]
+    param: BTreeMap<String, serde_json::Value>,
 }
 
 #[derive(Deserialize)]
@@ -259,7 +261,8 @@ impl SavedNamespace {
             nsid: Some(nsid),
             volume: volume.uri(),
             uuid: id("uuid", &self.device.uuid)?,
-            nguid: id("nguid", &self.device.nguid)?,
+            // The kernel has none unless one was set. One that hosts did not see would make another disk of it.
+            nguid: Some(id("nguid", &self.device.nguid)?.unwrap_or_default()),
             ana_group: group.map_or(Ok(1), |group| group.value("ana_grpid"))?,
             nofail: false,
         }))
@@ -268,6 +271,12 @@ impl SavedNamespace {
 
 /// What hosts see of a subsystem, and we do not take over.
 const ATTRIBUTES_LEFT_OUT: [&str; 4] = ["model", "firmware", "ieee_oui", "qid_max"];
+
+/// Parameters of a port that we do not take over, by what a user calls them, and the values that they have when nobody has said
+/// any: bytes of data in a command's capsule, and entries of a queue (Linux, `nvmet_tcp_add_port` and `nvmet_enable_port`). Less
+/// than zero has the transport choose.
+const PARAMETERS_LEFT_OUT: [(&str, [&str; 2]); 2] =
+    [("inline_data_size", ["-1", "16384"]), ("max_queue_size", ["-1", "1024"])];
 
 fn is_on(value: Option<&serde_json::Value>) -> bool {
     value.is_some_and(|value| *value == 1 || *value == "1" || *value == true)
@@ -337,6 +346,7 @@ impl Port {
         if !self.referrals.is_empty() {
             notes.push(format!("port {name}: referrals are not served"));
         }
+        self.note_parameters(&name, notes);
         for subsystem in &mut config.subsystems {
             if !self.subsystems.contains(&subsystem.nqn) {
                 notes.push(format!(
@@ -347,6 +357,20 @@ impl Port {
             subsystem.ana.extend(self.states(listener)?);
         }
         Ok(())
+    }
+
+    /// Says which parameters are left out, other than those that nobody has set.
+    fn note_parameters(&self, name: &str, notes: &mut Vec<String>) {
+        if is_on(self.param.get("pi_enable")) {
+            notes.push(format!("port {name}: protection information is not served"));
+        }
+        for (parameter, unset) in PARAMETERS_LEFT_OUT {
+            let Some(value) = self.param.get(parameter) else { continue };
+            let text = value.as_str().map_or_else(|| value.to_string(), |it| it.trim().to_owned());
+            if !unset.contains(&&*text) {
+                notes.push(format!("port {name}: its {parameter} `{text}` is not kept"));
+            }
+        }
     }
 
     fn states(&self, listener: SocketAddr) -> Result<Vec<Ana>, String> {
@@ -394,7 +418,9 @@ mod tests {
         assert_eq!((namespace.nsid, namespace.ana_group), (Some(1), 2));
         assert_eq!(namespace.volume, "file:/dev/vg0/disk1");
         assert_eq!(namespace.uuid.unwrap().to_string(), "b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c");
-        assert_eq!(namespace.nguid, None, "a zero NGUID means none");
+        assert_eq!(namespace.nguid, Some(Uuid::nil()), "none, and none is made");
+        let nguid = two.namespaces[0].nguid.unwrap().to_string();
+        assert_eq!(nguid, "ef90689c-6c46-d44c-89c1-4067801309a9");
         let second: SocketAddr = "[2001:db8::10]:4421".parse().unwrap();
         assert_eq!(
             one.ana,
@@ -410,6 +436,9 @@ mod tests {
             "did not export nqn.2014-08.org.example:scratch",
         ] {
             assert!(text.contains(part), "no note about `{part}` in:\n{text}");
+        }
+        for part in ["inline_data_size", "protection information"] {
+            assert!(!text.contains(part), "a note about a default, `{part}`, in:\n{text}");
         }
     }
 
@@ -438,6 +467,29 @@ mod tests {
         assert_eq!(config.subsystems[0].namespaces[0].volume, "file:/nowhere/a.img?bs=4096");
         assert!(notes.contains("is not here to be looked at"), "{notes}");
         assert_eq!(uri("/dev/null"), "file:/dev/null");
+    }
+
+    #[test]
+    fn parameters_of_a_port_are_named_where_they_were_set() {
+        let notes = |param: &str| {
+            let text = format!(
+                r#"{{"ports":[{{"portid":1,"addr":{{"trtype":"tcp","traddr":"192.0.2.1"}},"param":{{{param}}}}}]}}"#
+            );
+            import(&text, None).unwrap().notes
+        };
+        let unset = r#""inline_data_size":"-1","max_queue_size":"-1","pi_enable":"0","later":null"#;
+        for unset in ["", unset, r#""inline_data_size":16384,"max_queue_size":"1024""#] {
+            assert_eq!(notes(unset), Vec::<String>::new(), "{unset}");
+        }
+        for pi_enable in [r#""1""#, "1"] {
+            let set = r#""inline_data_size":"8192\n","max_queue_size":128,"pi_enable":"#;
+            let said = [
+                "port 1: protection information is not served",
+                "port 1: its inline_data_size `8192` is not kept",
+                "port 1: its max_queue_size `128` is not kept",
+            ];
+            assert_eq!(notes(&format!("{set}{pi_enable}")), said);
+        }
     }
 
     #[test]

@@ -81,6 +81,9 @@ fn wrong_values_are_named_with_their_place() {
         let config: Config = toml::from_str(&text).unwrap();
         assert_eq!(config.check().unwrap_err().at, at, "{text}");
     }
+    let no_nguid = namespace("nguid = \"00000000-0000-0000-0000-000000000000\"");
+    let config: Config = toml::from_str(&no_nguid).unwrap();
+    assert_eq!(config.check(), Ok(()), "zero is none");
     // Misspelt fields are not ignored.
     assert!(toml::from_str::<Config>("listener = []").is_err());
 }

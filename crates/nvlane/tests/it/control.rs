@@ -2,13 +2,16 @@
 
 use crate::daemon::{ANYWHERE, Daemon, ask, eventually, nvlane};
 use crate::host::{Bytes, Host};
+use nvme::identify::{Cns, Nidt};
 use nvme::{Command, opcode};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use uuid::Uuid;
 
 const NQN: &str = "nqn.2026-11.com.example:a";
 
@@ -332,6 +335,83 @@ fn a_kernel_targets_configuration_is_imported() {
     let shown = nvlane().args(["config", "show", "--json"]).arg(&toml).output().unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&shown.stdout).unwrap(), json);
     assert_eq!(json["subsystems"][0]["namespaces"][0]["volume"], "file:/dev/vg0/disk1");
+}
+
+/// An NGUID that a host did not see before makes another disk of a namespace, for which it removes the one that it has.
+#[test]
+fn imported_namespaces_have_the_names_that_hosts_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let (uuid, nguid) =
+        ("b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c", "ef90689c-6c46-d44c-89c1-4067801309a8");
+    let zero = Uuid::nil().to_string();
+    // As the kernel's target has them: none was set; one was; by an older nvmetcli, which does not know the field.
+    let devices = [json!({"uuid": uuid, "nguid": zero}), json!({"nguid": nguid}), json!({})];
+    let namespaces: Vec<Value> = (1..)
+        .zip(devices)
+        .map(|(nsid, mut device)| {
+            let path = dir.path().join(format!("{nsid}.img"));
+            fs::write(&path, [0; 1 << 16]).unwrap();
+            device["path"] = json!(path);
+            json!({"nsid": nsid, "enable": 1, "device": device})
+        })
+        .collect();
+    let saved = json!({
+        "hosts": [],
+        "ports": [{"portid": 1, "subsystems": [NQN], "addr": {"trtype": "tcp", "adrfam": "ipv4", "traddr": "127.0.0.2", "trsvcid": "0"}}],
+        "subsystems": [{"nqn": NQN, "attr": {"allow_any_host": "1"}, "namespaces": namespaces}],
+    });
+    fs::write(dir.path().join("config.json"), saved.to_string()).unwrap();
+    let mut import = nvlane();
+    import.args(["config", "import", "config.json", "-o", "nvlane.toml"]).current_dir(dir.path());
+    assert!(import.status().unwrap().success());
+
+    // What a host is told: the NGUID of Identify Namespace, and the descriptors by their types.
+    let told = |daemon: &Daemon, nsid: u32| {
+        let mut admin = Host::new(daemon.listeners[0], NQN).enabled();
+        let mut identify = |cns: Cns| {
+            let opcode = opcode::admin::IDENTIFY;
+            let cdw10 = u32::from(cns.0).into();
+            let command = Command { opcode, nsid: nsid.into(), cdw10, ..Command::default() };
+            admin.command(command, Bytes::Wanted(4096)).ok().data
+        };
+        let namespace = identify(Cns::NAMESPACE);
+        let nguid = Uuid::from_slice(&namespace[104..120]).unwrap();
+        let (list, mut descriptors) = (identify(Cns::NAMESPACE_DESCRIPTORS), BTreeMap::new());
+        let mut rest = &list[..];
+        while rest[0] != 0 {
+            let (kind, end) = (rest[0], 4 + usize::from(rest[1]));
+            descriptors.insert(kind, rest[4..end].to_vec());
+            rest = &rest[end..];
+        }
+        (nguid, descriptors)
+    };
+    let bytes = |id: &str| id.parse::<Uuid>().unwrap().as_bytes().to_vec();
+    let (nguid_type, uuid_type) = (Nidt::NGUID.0, Nidt::UUID.0);
+    let check = |daemon: &Daemon| {
+        let (first, descriptors) = told(daemon, 1);
+        assert_eq!((first, descriptors.get(&nguid_type)), (Uuid::nil(), None));
+        assert_eq!(descriptors[&uuid_type], bytes(uuid));
+        let (second, descriptors) = told(daemon, 2);
+        assert_eq!((second.to_string(), &descriptors[&nguid_type]), (nguid.into(), &bytes(nguid)));
+        let (third, descriptors) = told(daemon, 3);
+        assert_eq!((third, descriptors.get(&nguid_type)), (Uuid::nil(), None));
+        assert!(descriptors.contains_key(&uuid_type));
+    };
+    let daemon = Daemon::start(dir.path(), &["--config", "nvlane.toml"]);
+    check(&daemon);
+    // What never said that it has none is given one.
+    let added = daemon.call("volume_add", json!({"volume": "mem:1M"}));
+    assert_ne!(added["nguid"], json!(zero));
+    let without = daemon.call("volume_add", json!({"volume": "mem:1M", "nguid": zero}));
+    assert_eq!(without["nguid"], json!(zero));
+    let volumes = daemon.call("volume_list", json!({}));
+    daemon.kill();
+
+    // Now by its state.
+    let daemon = Daemon::start(dir.path(), &["--config", "nvlane.toml"]);
+    check(&daemon);
+    assert_eq!(daemon.call("volume_list", json!({})), volumes);
+    assert_eq!(told(&daemon, 4).0.to_string(), added["nguid"].as_str().unwrap());
 }
 
 /// (In a guest there is a file system that has snapshots: `guest/snapshot`.)
