@@ -211,6 +211,47 @@ fn cores_and_polling_of_a_command_line_hold_for_that_start() {
     assert_eq!(hosts(&daemon), json!([HOST]));
 }
 
+/// The processors that a process or a thread may run on, as /proc has them: a list such as `0-3,8`.
+fn allowed(status: &Path) -> String {
+    let text = fs::read_to_string(status).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.expect("proc_pid_status(5)").trim().to_owned()
+}
+
+#[test]
+fn cores_of_a_list_stay_on_their_processors() {
+    // Where each thread of a daemon may run that carries the data path.
+    let served = |cores: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = Daemon::start(dir.path(), &["mem:1M", "--nqn", NQN, "--cores", cores]);
+        let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+        let tasks = tasks.map(|task| task.unwrap().path());
+        let mut places: Vec<(String, String)> = tasks
+            .map(|task| {
+                let name = fs::read_to_string(task.join("comm")).unwrap().trim().to_owned();
+                (name, allowed(&task.join("status")))
+            })
+            .filter(|(name, _)| name.starts_with("nvlane-core-"))
+            .collect();
+        places.sort();
+        places
+    };
+    let on = |number: u32, cpus: &str| (format!("nvlane-core-{number}"), cpus.to_owned());
+    let all = allowed(Path::new("/proc/self/status"));
+    let ends = all.split_once([',', '-']).map(|(first, rest)| {
+        let last = rest.rsplit([',', '-']).next().unwrap();
+        (first, last)
+    });
+    let Some((first, last)) = ends else {
+        eprintln!("skipped: with processor {all} alone, there is no other place to be");
+        return;
+    };
+    assert_eq!(served(&format!("{last}-{last}")), [on(0, last)]);
+    assert_eq!(served(&format!("{last},{first}")), [on(0, last), on(1, first)]);
+    // A number of threads is placed by the kernel.
+    assert_eq!(served("2"), [on(0, &all), on(1, &all)]);
+}
+
 /// Until all listeners are there, nobody is served by one of them as if nothing were said of its states.
 #[test]
 fn a_listener_serves_only_when_its_states_hold() {
