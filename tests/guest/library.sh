@@ -36,6 +36,23 @@ for language in rust c; do
     expect_match "a vendor's I/O command" "$said" 'I/O command 0x92: Invalid Command Opcode'
     expect_match "a vendor's admin command" "$said" 'admin command 0xc2: Invalid Command Opcode'
 done
+# By a C program that keeps an eye on memory: admin commands, metadata, and what the kernel does not take.
+metadata=$(device nvlane-plain 2)
+"$PROGRAMS/c/device" "$plain" "$metadata" "$WORK/identify" >"$WORK/out" 2>"$WORK/said" || die "$(<"$WORK/said")"
+expect "the last word" "$(tail -n 1 "$WORK/out")" 'devices behave'
+expect "refusals" "$(grep -c '^a read to' "$WORK/out")" 6
+nvme id-ctrl "$controller" -b | cmp - "$WORK/identify"
+nvme read "${metadata/ng/nvme}" -s 7 -c 0 -z 4096 -y 8 -d "$WORK/out" -M "$WORK/meta" >/dev/null
+expect "the metadata that C wrote" "$(od -An -tx1 "$WORK/meta" | tr -d ' ')" 0908070605040302
+# A zone that begins at block 2^32.
+large=$(device nvlane-zoned 2)
+nvme zns reset-zone "$large" -n 2 -a >/dev/null
+for language in rust c; do
+    expect "a large place in $language" "$("$PROGRAMS/$language/zone_append" "$large" $((1 << 32)))" \
+        "appended at block $(((1 << 32) + ${appended:-0}))"
+    appended=1
+done
+
 expect "the zone's write pointer" "$(nvme zns report-zones "${zoned/ng/nvme}" -d 1 -o json | jq '.zone_list[0].wp')" $next
 
 # One command from the command line, beside nvme-cli.
@@ -53,7 +70,6 @@ expect_match "a status in words" "$(fails "$NVLANE" io "$plain" -O 2 -l 4096 --c
 expect_match "another namespace" "$(fails "$NVLANE" io "$plain" -n 9 -O 0)" 'is namespace 1'
 
 # Metadata goes and comes in a buffer of its own.
-metadata=$(device nvlane-plain 2)
 "$NVLANE" io "$metadata" -O 1 -l 4096 --cdw10 5 --cdw14 5 -w -i "$WORK/a" >/dev/null
 "$NVLANE" io "$metadata" -O 2 -l 4096 --cdw10 5 -m 8 -M "$WORK/meta" -r -i "$WORK/out" >/dev/null
 cmp "$WORK/a" "$WORK/out"

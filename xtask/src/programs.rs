@@ -277,14 +277,19 @@ fn keep_library(built: &Path, kept: &Kept, output: &Output) -> Result<String> {
     if fs::symlink_metadata(&name).is_err() {
         symlink("libnvlane.so", name)?;
     }
-    for name in LIBRARY_EXAMPLES {
-        kept.copy(&built.join("examples").join(name), "library/rust")?;
+    let compile = |source: PathBuf, options: &[&str], name: &str| {
         let mut compiler = Command::new("cc");
         compiler.args(["-std=gnu11", "-O2", "-I"]).arg(checkout.join("crates/capi/include"));
-        compiler.arg(checkout.join("examples/c").join(format!("{name}.c")));
-        compiler.arg("-o").arg(folder.join("c").join(name));
-        output.run(compiler.arg("-L").arg(&folder).arg("-lnvlane"))?;
+        compiler.args(options).arg(source).arg("-o").arg(folder.join("c").join(name));
+        output.run(compiler.arg("-L").arg(&folder).arg("-lnvlane"))
+    };
+    for name in LIBRARY_EXAMPLES {
+        kept.copy(&built.join("examples").join(name), "library/rust")?;
+        compile(checkout.join("examples/c").join(format!("{name}.c")), &[], name)?;
     }
+    // A test of devices, which minds memory as well.
+    let minds = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    compile(checkout.join("crates/capi/tests/c/device.c"), &minds, "device")?;
     Ok(folder.display().to_string())
 }
 

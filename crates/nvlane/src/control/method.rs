@@ -27,7 +27,7 @@ pub struct VolumeAdd {
     /// UUID; made when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
-    /// NGUID; made when left out.
+    /// NGUID; made when left out, none if all zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nguid: Option<Uuid>,
     /// ANA group; 1 when left out.
