@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of each volume, and of the memory that is copied from.
 pub(super) const BYTES: u64 = 256 << 20;
+/// The same where only the report's form matters.
+const TINY_BYTES: u64 = 4 << 20;
 /// Bytes per read, and of a logical block.
 const BLOCK_BYTES: u64 = 4096;
 /// Requests in flight.
@@ -50,27 +52,31 @@ impl Scenario for InProcess {
 
     fn run(&self, options: &Options) -> anyhow::Result<Report> {
         cores::pin(options.server_core).context("the core cannot be used; see --server-core")?;
-        let (window, windows) = if options.quick { (80, 5) } else { (400, 11) };
+        let (window, windows, bytes) = match (options.tiny, options.quick) {
+            (true, _) => (2, 2, TINY_BYTES),
+            (false, true) => (80, 5, BYTES),
+            (false, false) => (400, 11, BYTES),
+        };
         let window = Duration::from_millis(window);
         let reactor = Reactor::new(&Config::default())?;
-        let null = || Null::open(BYTES, 12, None);
+        let null = || Null::open(bytes, 12, None);
         let stack = (0..LAYERS).try_fold(null()? as Arc<dyn Namespace>, |below, _| {
             Linear::new(vec![below]).map(|layer| layer as Arc<dyn Namespace>)
         })?;
         let cases: [(&str, Arc<dyn Namespace>, bool); 4] = [
             ("null", null()?, false),
             ("null_three_layers", stack, false),
-            ("memory", memory()?, false),
-            ("memory_lent", memory()?, true),
+            ("memory", memory(bytes)?, false),
+            ("memory_lent", memory(bytes)?, true),
         ];
         let mut report = Report::new(self.name());
         let mut bench = Bench { report: &mut report, rows: Vec::new(), bars: Vec::new() };
-        let copy = Copy::new()?;
+        let copy = Copy::new(bytes)?;
         let copies =
             (0..windows).map(|seed| copy.window(window, seed)).collect::<Result<_, _>>()?;
         let limit = bench.add("bare_copy", copies, None);
         for (name, namespace, lent) in cases {
-            let load = Load::new(&reactor, namespace, lent)?;
+            let load = Load::new(&reactor, namespace, bytes, lent)?;
             let rates =
                 (0..windows).map(|seed| load.window(window, seed)).collect::<Result<_, _>>()?;
             bench.add(name, rates, (name == "memory").then_some(limit));
@@ -122,8 +128,8 @@ impl Bench<'_> {
     }
 }
 
-fn memory() -> anyhow::Result<Arc<dyn Namespace>> {
-    let options = MemoryOptions { bytes: BYTES, block_shift: 12, cores: 1, lend: true, uuid: None };
+fn memory(bytes: u64) -> anyhow::Result<Arc<dyn Namespace>> {
+    let options = MemoryOptions { bytes, block_shift: 12, cores: 1, lend: true, uuid: None };
     Ok(Memory::open(options)?)
 }
 
@@ -147,10 +153,11 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Opens a queue and writes every block, so that reads meet memory and not the zero page.
+    /// Opens a queue of a volume of so many `bytes` and writes every block, so that reads meet memory and not the zero page.
     pub(super) fn new(
         reactor: &Rc<Reactor>,
         namespace: Arc<dyn Namespace>,
+        bytes: u64,
         lent: bool,
     ) -> anyhow::Result<Load> {
         let queue = namespace.open_queue(reactor)?;
@@ -161,7 +168,7 @@ impl Load {
             request.data = Data::Buffer(buffer.context("the buffer pool is too small")?);
             pool.idle.borrow_mut().push_back(request);
         }
-        let mut load = Load { queue, pool, blocks: BYTES / BLOCK_BYTES, lent };
+        let mut load = Load { queue, pool, blocks: bytes / BLOCK_BYTES, lent };
         for block in 0..load.blocks {
             load.submit(Command::blocks(opcode::io::WRITE, 1, block, 1), false)?;
         }
@@ -206,11 +213,12 @@ impl Load {
 /// Copies random blocks, and nothing else.
 struct Copy {
     source: Region,
+    bytes: u64,
 }
 
 impl Copy {
-    fn new() -> anyhow::Result<Copy> {
-        Ok(Copy { source: Region::new(BYTES as usize)? })
+    fn new(bytes: u64) -> anyhow::Result<Copy> {
+        Ok(Copy { source: Region::new(bytes as usize)?, bytes })
     }
 
     fn window(&self, time: Duration, seed: u64) -> anyhow::Result<f64> {
@@ -218,10 +226,10 @@ impl Copy {
         let mut target = vec![0; DEPTH * BLOCK_BYTES as usize];
         let mut copies = 0u64;
         let (start, before) = (Instant::now(), usage::of_this_thread()?);
-        while start.elapsed() < time {
+        while copies == 0 || start.elapsed() < time {
             for _ in 0..ROUNDS_PER_LOOK {
                 for target in target.chunks_exact_mut(BLOCK_BYTES as usize) {
-                    let from = (random.below(BYTES / BLOCK_BYTES) * BLOCK_BYTES) as usize;
+                    let from = (random.below(self.bytes / BLOCK_BYTES) * BLOCK_BYTES) as usize;
                     target.copy_from_slice(self.source.slice(from, BLOCK_BYTES as usize));
                     std::hint::black_box(&target);
                     copies += 1;

@@ -2,7 +2,8 @@
 
 use crate::daemon::nvlane;
 use serde_json::Value;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Every figure that the bench contract names, and those that are measured beside them.
@@ -115,7 +116,7 @@ fn the_report_of_multipath_has_every_figure_of_a_quick_run() {
 fn the_targets_report_has_every_figure_of_the_contract() {
     let Some(report) = tiny("target", &figures()) else { return };
     // A peer is there with its version, or said to be missing.
-    for peer in ["nbdkit", "qemu-nbd", "fio"] {
+    for peer in ["nbdkit", "qemu-nbd", "fio", "nvmf_tgt"] {
         let state = report["machine"]["peers"][peer].as_str();
         assert!(state.is_some_and(|state| !state.is_empty()), "{peer}: {state:?}");
     }
@@ -127,7 +128,7 @@ fn rows(report: &Value) {
     let rows = report["rows"].as_array().unwrap();
     let measured: Vec<&Value> = rows.iter().filter(|row| row["operation"] != "idle").collect();
     assert!(measured.len() >= 5 + 5 + 4 + 5 + 5, "{} rows", measured.len());
-    for row in measured {
+    for row in &measured {
         let steady = row["steady"].as_bool().expect("whether it was steady");
         let samples = row["samples"].as_array().unwrap();
         let kept = samples.iter().filter(|sample| sample["kept"] == true).count();
@@ -135,11 +136,215 @@ fn rows(report: &Value) {
         assert!(!samples.is_empty(), "{row}");
         // A disk has no bare exchange as its limit.
         assert_eq!(row["of_limit"].is_number(), row["volume"] != "file", "{row}");
-        assert!(row["limit"]["best"].is_string(), "{row}");
+        best_of_three(row);
+        latencies_and_costs(row, report);
+        beside(row, report);
     }
+    // A machine that stands still throughout a window has nothing done in it.
+    let idle = measured.iter().filter(|row| row["iops"].as_f64() == Some(0.0)).count();
+    assert!(idle < measured.len() / 2, "{report}");
+    unsteady(&measured, report);
     let idle: Vec<&Value> = rows.iter().filter(|row| row["operation"] == "idle").collect();
     assert_eq!(idle.len(), 2);
     assert!(idle.iter().all(|row| row["samples"].is_object() && row["beside"].is_string()));
+}
+
+/// Rates of all three bare servers are there, and the limit is the best of them.
+fn best_of_three(row: &Value) {
+    let limit = &row["limit"];
+    let iops = |server: &str| limit[server]["iops"].as_f64().unwrap_or_else(|| panic!("{row}"));
+    let best = iops(limit["best"].as_str().unwrap_or_else(|| panic!("{row}")));
+    for server in ["busy_polled", "blocking", "reactor"] {
+        assert!(best > 0.0 && iops(server) <= best, "{server}: {row}");
+        assert!(limit[server]["p50_us"].is_number(), "{server}: {row}");
+    }
+}
+
+/// How long commands took, and what one cost on each side.
+fn latencies_and_costs(row: &Value, report: &Value) {
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{row}"));
+    let some = number(&row["iops"]) > 0.0;
+    let [p50, p99, p99_9] = ["p50_us", "p99_us", "p99_9_us"].map(|key| number(&row[key]));
+    assert!((p50 > 0.0) == some && p50 <= p99 && p99 <= p99_9, "{row}");
+    for side in ["client", "server"] {
+        let cost = &row[side];
+        assert!(!some || number(&cost["cpu_us"]) > 0.0, "{side}: {row}");
+        assert!(number(&cost["context_switches"]) >= 0.0, "{side}: {row}");
+    }
+    assert!(!some || number(&row["client"]["system_calls"]) > 0.0, "{row}");
+    let notes = report["machine"]["notes"].to_string();
+    let counted = !notes.contains("system calls of the server: not counted");
+    assert!(row["server"]["system_calls"].is_number() || !counted, "{row}, {notes}");
+}
+
+/// Memory has the first NBD server that is there beside it, a file has fio, null has nobody.
+fn beside(row: &Value, report: &Value) {
+    let peers = &report["machine"]["peers"];
+    let is_there = |peer: &&str| !peers[*peer].as_str().unwrap().starts_with("missing");
+    let peer = match row["volume"].as_str().unwrap() {
+        "memory" => ["nbdkit", "qemu-nbd"].into_iter().find(is_there),
+        "file" => Some("fio").filter(is_there),
+        _ => None,
+    };
+    let beside = &row["beside"];
+    assert_eq!(beside["peer"].as_str(), peer, "{row}, {peers}");
+    assert!(peer.is_none() || beside["iops"].is_number() && beside["p50_us"].is_number(), "{row}");
+}
+
+/// A note names the figures of rows without a steady window, and those only.
+fn unsteady(rows: &[&Value], report: &Value) {
+    let of = |row: &&&Value| row["steady"] == false;
+    let names: Vec<String> = rows.iter().filter(of).map(|row| figure(row) + "_*").collect();
+    let notes = report["machine"]["notes"].as_array().unwrap();
+    let mut told = notes.iter().filter_map(|note| {
+        note.as_str()
+            .unwrap()
+            .strip_prefix("no window was steady, so that these figures mean little: ")
+    });
+    let told: Vec<&str> = told.next().map_or(Vec::new(), |names| names.split(", ").collect());
+    assert_eq!(told, names);
+}
+
+/// What figures of a row begin with.
+fn figure(row: &Value) -> String {
+    let word = |key: &str| row[key].as_str().unwrap().to_owned();
+    let volume = if row["volume"] == "memory" { String::new() } else { word("volume") + "_" };
+    format!("{volume}{}_qd{}", word("operation"), row["queue_depth"])
+}
+
+#[test]
+fn people_get_tables() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return println!("the bench needs two cores: not run");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = nvlane();
+    command.args(["bench", "target", "--tiny", "--only", "read128k_qd1", "--dir"]);
+    let output = command.arg(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let row = |begin: &str| -> Vec<String> {
+        let mut lines = said.lines().filter_map(|line| line.trim_start().strip_prefix(begin));
+        let cells = lines.next().unwrap_or_else(|| panic!("no row {begin}: {said}"));
+        cells.split_whitespace().map(str::to_owned).collect()
+    };
+    assert!(said.starts_with("target: "), "{said}");
+    assert!(said.contains("\nlimit: bare exchange, "), "{said}");
+    let servers = ["busy_polled", "blocking", "reactor"];
+    let limit = row("read128k_qd1 ");
+    assert!(limit[..3].iter().all(|cell| cell.parse::<f64>().is_ok()), "{limit:?}");
+    assert!(limit.len() == 4 && servers.contains(&&*limit[3]), "{limit:?}");
+    // A tilde: no window was steady.
+    let cells = row("memory read128k qd1 ");
+    let number = |cell: &String| cell.trim_end_matches('~').parse::<f64>().is_ok() || cell == "-";
+    assert!(cells.len() == 14 && servers.contains(&&*cells[3]), "{cells:?}");
+    assert!(cells[..3].iter().chain(&cells[4..]).all(number), "{cells:?}");
+    assert!(row("read128k_qd1_kiops ")[0].parse::<f64>().is_ok(), "{said}");
+}
+
+#[test]
+fn volumes_in_process_are_measured_beside_a_bare_copy() {
+    let volumes = ["bare_copy", "null", "null_three_layers", "memory", "memory_lent"];
+    let mut names = volumes.map(|volume| format!("{volume}_read_miops")).to_vec();
+    names.push("memory_read_of_copy".to_owned());
+    let Some(report) = tiny("namespace", &names) else { return };
+    for name in &names {
+        assert!(report["figures"][name].as_f64().unwrap() > 0.0, "{name}: {report}");
+    }
+    let rows = report["rows"].as_array().unwrap();
+    let measured: Vec<&str> = rows.iter().map(|row| row["volume"].as_str().unwrap()).collect();
+    assert_eq!(measured, volumes);
+    for row in rows {
+        let samples = row["samples"].as_array().unwrap();
+        assert!(!samples.is_empty() && row["beside"] == "bare_copy", "{row}");
+        assert!(samples.iter().all(|rate| rate.as_f64().unwrap() > 0.0), "{row}");
+    }
+}
+
+/// A folder that is all of PATH: nothing there makes devices, so that no machine has any. Its cargo notes what it is told,
+/// and says what a guest would.
+fn alone_with_cargo() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let cargo = path.join("cargo");
+    let notes = "printf '%s\\n' \"$(pwd -P)\" \"guest: $NVLANE_BENCH_IN_GUEST\" \
+        \"turns: $NVLANE_BENCH_USER_SPACE_NS\" \"$@\" >\"${0%/*}/told\"";
+    let says = r#"printf '{"said by": "the guest"}\n'"#;
+    std::fs::write(&cargo, format!("#!/bin/sh\n{notes}\n{says}\nexit 3\n")).unwrap();
+    std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
+    (dir, path)
+}
+
+/// `nvlane bench ARGUMENTS` with that PATH, started there.
+fn bench_in(path: &Path, arguments: &[&str]) -> Command {
+    let mut command = nvlane();
+    command.arg("bench").args(arguments).current_dir(path).env("PATH", path);
+    command.env_remove("NVLANE_BENCH_IN_GUEST").env_remove("NVLANE_BENCH_USER_SPACE_NS");
+    command
+}
+
+#[test]
+fn what_this_machine_lacks_is_measured_in_a_guest() {
+    let (_dir, path) = alone_with_cargo();
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_nvlane")).canonicalize().unwrap();
+    for scenario in ["passthrough", "aio"] {
+        let own = [scenario, "--quick", "--json", "--only=_qd1", "--dir=a", "--svg", "b/c.svg"];
+        let output = bench_in(&path, &own).output().unwrap();
+        // It has become the guest: whose words and status these are.
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{scenario}");
+        assert_eq!(output.stdout, b"{\"said by\": \"the guest\"}\n", "{scenario}");
+        assert_eq!(output.status.code(), Some(3), "{scenario}");
+        let here = path.display();
+        let expected = format!(
+            "{}\nguest: 1\nturns: \nxtask\nguest\n--exact\n--timeout\n5400\n--qemu=-cpu\n--qemu=max,-erms,-fsrm\n\
+             --env\nPATH={here}\n--share\n{here}/b\n--\n{}\nbench\n{scenario}\n--quick\n--json\n--only=_qd1\n\
+             --dir\n{here}/a\n--svg\n{here}/b/c.svg\n",
+            checkout.display(),
+            program.display(),
+        );
+        let told = std::fs::read_to_string(path.join("told")).unwrap();
+        assert_eq!(told, expected, "{scenario}");
+    }
+}
+
+#[test]
+fn people_are_told_that_it_is_a_guest_and_how_to_have_one() {
+    let (_dir, path) = alone_with_cargo();
+    let said = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), stderr, path.join("told").exists())
+    };
+    // There it does not start another.
+    let mut inside = bench_in(&path, &["passthrough", "--quick"]);
+    let (status, stderr, told) = said(inside.env("NVLANE_BENCH_IN_GUEST", "1"));
+    assert!(status == Some(1) && stderr.contains("in the guest") && !told, "{stderr}");
+    let (status, stderr, told) = said(&mut bench_in(&path, &["passthrough", "--quick"]));
+    assert!(status == Some(3) && stderr.contains("measuring in a guest") && told, "{stderr}");
+    std::fs::remove_file(path.join("cargo")).unwrap();
+    let (status, stderr, _) = said(&mut bench_in(&path, &["passthrough", "--quick"]));
+    let by_hand = "cargo xtask guest --exact -- nvlane bench passthrough";
+    assert!(status == Some(1) && stderr.contains(by_hand), "{stderr}");
+}
+
+/// What the guest's processor would falsify is measured here and told to it.
+#[test]
+fn a_guest_for_block_devices_knows_what_programs_take_here() {
+    if Path::new("/dev/ublk-control").exists() {
+        return println!("this machine has ublk: not run");
+    }
+    let (dir, path) = alone_with_cargo();
+    let output = bench_in(&path, &["ublk", "--quick", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    let told = std::fs::read_to_string(path.join("told")).unwrap();
+    let turns = told.lines().find_map(|line| line.strip_prefix("turns: ")).unwrap();
+    let turns: Vec<f64> =
+        turns.split([' ', '/']).map(|ns| ns.parse().unwrap_or_else(|_| panic!("{told}"))).collect();
+    assert_eq!(turns.len(), 2 * 5, "{told}");
+    assert!(told.lines().any(|line| line == "ublk"), "{told}");
+    let left = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 2, "cargo and what it noted; of ours nothing is left behind");
 }
 
 /// Wherever it runs, since that needs no device.

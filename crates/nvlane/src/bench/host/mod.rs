@@ -125,6 +125,7 @@ fn add(rows: &[Row], report: &mut Report) {
         row.add_to(report, &mut table, &mut bars);
         report.figure(format!("{}_host_cpu_us", row.job.figure()), row.costs.0.cpu_us);
     }
+    report.machine.notes.extend(rows::unsteady(rows));
     report.tables.push(rows::limits(rows));
     report.tables.push(table);
     report.bars.push(bars);

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// The program.
 pub const PERF: &str = "spdk_nvme_perf";
+/// SPDK's target, which is measured by hand only (docs/performance.md): it polls on the core of the bare servers, and is told by
+/// calls of its own what to serve.
+pub const TARGET: &str = "nvmf_tgt";
 /// Memory that it may have, in MiB: buffers of 128 commands are a fraction of it.
 const MEMORY_MIB: u32 = 512;
 /// How long it warms up, and how long it measures, in whole seconds.

@@ -15,7 +15,7 @@ mod verify;
 
 use super::exchange::Exchange;
 use super::initiator::{Geometry, Load, Pattern, Queue};
-use super::peers::{fio, nbd};
+use super::peers::{fio, nbd, spdk};
 use super::pipeline::{self, Window};
 use super::report::{Bars, Report, Table};
 use super::served::{self, Scratch, Served};
@@ -109,6 +109,7 @@ fn add_rows(rows: &mut [Row], report: &mut Report) {
     for row in rows.iter() {
         row.add_to(report, &mut table, &mut bars);
     }
+    report.machine.notes.extend(rows::unsteady(rows));
     report.tables.push(rows::limits(rows));
     report.tables.push(table);
     report.bars.push(bars);
@@ -145,6 +146,10 @@ impl Run<'_> {
         let fio = served::version("fio");
         self.fio = fio.is_ok();
         report.machine.peers.insert("fio".into(), fio.unwrap_or_else(|why| why));
+        let spdk = served::version(spdk::TARGET);
+        let spdk =
+            spdk.map(|version| format!("{version} (installed, but measured by --against only)"));
+        report.machine.peers.insert(spdk::TARGET.into(), spdk.unwrap_or_else(|why| why));
     }
 
     fn rows(&mut self, own: bool, report: &mut Report) -> anyhow::Result<Vec<Row>> {

@@ -48,6 +48,9 @@ pub const COLUMNS: [&str; 15] = [
     "peer iops",
 ];
 
+/// What the note begins with that names the figures of unsteady rows.
+const UNSTEADY: &str = "no window was steady, so that these figures mean little:";
+
 impl Row {
     /// Adds the row to a report.
     pub fn add_to(&self, report: &mut Report, table: &mut Table, bars: &mut Bars) {
@@ -163,6 +166,14 @@ pub fn limits(rows: &[Row]) -> Table {
         ]);
     }
     table
+}
+
+/// A note that names the figures of rows without a steady window, which are numbers like any others; none where there are no
+/// such rows.
+pub fn unsteady(rows: &[Row]) -> Option<String> {
+    let rows = rows.iter().filter(|row| !row.paired.steady());
+    let names: Vec<String> = rows.map(|row| format!("{}_*", row.job.figure())).collect();
+    (!names.is_empty()).then(|| format!("{UNSTEADY} {}", names.join(", ")))
 }
 
 fn decimals(value: f64, places: usize) -> String {

@@ -45,7 +45,7 @@ pub fn turns(object: &Path, quick: bool) -> anyhow::Result<Vec<Turn>> {
     let (window, turns) = if quick { (40, 5) } else { (200, 11) };
     let window = Duration::from_millis(window);
     let open = |uri: &str| -> anyhow::Result<Load> {
-        Load::new(&reactor, volume::open(uri, &OpenOptions::default())?, false)
+        Load::new(&reactor, volume::open(uri, &OpenOptions::default())?, BYTES, false)
     };
     let alone = open(&format!("null:{BYTES}?bs=4096"))?;
     let half = format!("null:{}?bs=4096", BYTES / 2);
