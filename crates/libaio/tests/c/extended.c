@@ -102,6 +102,11 @@ static void by_index(int fd, unsigned more)
     CHECK(io_submit(ctx, 1, (struct iocb **)indices), 1);
     CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
     CHECK(events[0].res, 0);
+    /* What the file does not take says its event. */
+    iocbs[0] = iocb_of(PREAD, fd, buffers + 1, 511, 1);
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), 1);
+    CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    CHECK(events[0].res, fcntl(fd, F_GETFL) & O_DIRECT ? -EINVAL : 511);
     /* Destroyed with requests in flight. */
     CHECK(io_submit(ctx, NR - 1, (struct iocb **)indices + 2), NR - 2);
     CHECK(io_destroy(ctx), 0);
@@ -418,6 +423,10 @@ static void polled(int cached, unsigned more)
     CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EOPNOTSUPP);
     iocbs[0] = iocb_of(FSYNC, cached, NULL, 0, 0), iocbs[0].flags = IOCB_FLAG_HIPRI;
     CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EINVAL);
+    iocbs[0] = iocb_of(POLL, cached, (void *)POLLIN, 0, 0), iocbs[0].flags = IOCB_FLAG_HIPRI;
+    CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EINVAL);
+    prepare(cached, IOCB_FLAG_HIPRI | RESFD);
+    CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EINVAL);
     CHECK(io_destroy(ctx), 0);
 }
 
@@ -459,6 +468,40 @@ static void fixed_files(int cached)
     close(reading), close(writing);
 }
 
+/* What is pinned is the memory, not where it lies: what is mapped there later is not read into. */
+static void fixed_buffers(int fd, unsigned more)
+{
+    enum { SIZE = NR * 4096 };
+    context ctx = NULL;
+    char *before = buffers;
+    int memory = memfd_create("buffers", MFD_CLOEXEC);
+    CHECK(ftruncate(memory, SIZE), 0);
+    char *pinned = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    buffers = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    prepare(fd, 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_FIXEDBUFS | more, iocbs, NULL, NULL, &ctx), 0);
+    char *other = mmap(buffers, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(other == buffers, 1);
+    memset(other, 99, SIZE);
+    uintptr_t indices[NR];
+    struct io_event events[NR];
+    long wrong = 0, strange = 0;
+    for (int i = 0; i < NR; i++)
+        indices[i] = i;
+    CHECK(io_submit(ctx, NR, (struct iocb **)indices), NR);
+    CHECK(io_getevents(ctx, NR, NR, events, NULL), NR);
+    for (int i = 0; i < NR; i++)
+        wrong += events[i].res != 4096;
+    CHECK(wrong, 0);
+    for (int i = 0; i < SIZE; i++)
+        wrong += pinned[i] != (char)(i / 512), strange += other[i] != 99;
+    CHECK(wrong, 0);
+    CHECK(strange, 0);
+    CHECK(io_destroy(ctx), 0);
+    munmap(pinned, SIZE), munmap(other, SIZE), close(memory);
+    buffers = before;
+}
+
 /* A context goes also when what is in flight would never end. */
 static void endless(unsigned more)
 {
@@ -479,6 +522,23 @@ static void endless(unsigned more)
     CHECK(write(empty[1], "x", 1), 1);
     CHECK(read(empty[0], &byte, 1), 1);
     close(empty[0]), close(empty[1]);
+}
+
+/* More contexts than there is room for, each of which costs a ring: as the manual says. */
+static void too_many(void)
+{
+    enum { MANY = 2000 };
+    static context many[MANY];
+    int count = 0, code = 0;
+    while (count < MANY && (code = io_setup2(1, IOCTX_FLAG_SQWQ, NULL, NULL, NULL, &many[count])) == 0)
+        count++;
+    CHECK(code == -EAGAIN || code == -EMFILE, 1);
+    if (code == -EAGAIN)
+        CHECK(count > 16 && count <= 512 && !many[count], 1);
+    else
+        fprintf(stderr, "only %d contexts: the limit of open files is too small for more\n", count);
+    while (count > 0)
+        CHECK(io_destroy(many[--count]), 0);
 }
 
 static void child(void)
@@ -526,9 +586,13 @@ int main(int count, char **arguments)
     polled(cached, 0);
     polled(cached, IOCTX_FLAG_FIXEDFILES);
     fixed_files(cached);
+    fixed_buffers(cached, 0);
+    fixed_buffers(direct, 0);
+    fixed_buffers(direct, IOCTX_FLAG_FIXEDFILES);
     endless(0);
     endless(IOCTX_FLAG_SQTHREAD);
     endless(IOCTX_FLAG_SQWQ);
+    too_many();
     child();
     return failed;
 }

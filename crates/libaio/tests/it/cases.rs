@@ -121,6 +121,8 @@ cases! {
     "children":
     children: [Inline], 0;
     killed: [Inline], 0;
+    amid: [Inline], 0;
+    many: [Inline], 0;
 }
 
 /// Not with io_uring from the beginning: the user has then said that the program does no such thing.
