@@ -160,7 +160,7 @@ const IN_GUEST: [Bench; 7] = [
         bounds: &[("paths4_completion_time_over_round_robin_cpu", 0.0, 1.03)],
         ..PLAIN
     },
-    // Measured were 1.47 and 1.00. A tenth of the rate and of the commands: an emulated processor makes no more.
+    // Measured were 1.44 and 1.00. A tenth of the rate and of the commands: an emulated processor makes no more.
     Bench {
         scenario: "multipath",
         more: &["--scale", "10"],
