@@ -141,7 +141,7 @@ pub enum VolumeCommand {
         /// UUID; made when left out.
         #[arg(long)]
         uuid: Option<Uuid>,
-        /// NGUID; made when left out, none if all zero
+        /// NGUID; made when left out, none if all zero.
         #[arg(long)]
         nguid: Option<Uuid>,
         /// ANA group; 1 when left out.
