@@ -1,0 +1,107 @@
+/* NVMe devices by the C interface: admin commands, metadata, time-outs, and memory that the kernel does not take. For
+ * tests/guest/library.sh; built with sanitizers.
+ *
+ *   device NAMESPACE NAMESPACE_WITH_METADATA IDENTIFY_FILE
+ *
+ * Of the second namespace (blocks of 4096 bytes, 8 bytes of metadata) block 7 is overwritten. Identify Controller is
+ * written to the file.
+ */
+#include <nvlane.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { WRITE = 0x01, READ = 0x02, IDENTIFY = 0x06, BYTES = 4096, METADATA = 8, SECONDS = 5 };
+
+static int line;
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
+            fprintf(stderr, "line %d (called from %d): not so: %s; %s\n", __LINE__, line, #what, nvl_error()); \
+            exit(1); \
+        } \
+    } while (0)
+#define DO(what) (line = __LINE__, what)
+
+static unsigned carry_out(struct nvl_session *session, struct nvl_volume *volume, struct nvl_command command)
+{
+    struct nvl_completion done;
+
+    command.token = 4711;
+    command.timeout_ms = 10000;
+    CHECK(nvl_submit(volume, &command) == 0);
+    CHECK(nvl_wait(session, 1, 60000) == 1);
+    CHECK(nvl_reap(session, &done, 1) == 1);
+    CHECK(done.token == 4711);
+    return done.status & 0x7ff;
+}
+
+static struct nvl_volume *open_volume(struct nvl_session *session, const char *name, const char *options)
+{
+    char uri[256];
+    struct nvl_volume *volume = NULL;
+
+    snprintf(uri, sizeof(uri), "%s%s", name, options);
+    CHECK(nvl_open(session, uri, 0, &volume) == 0);
+    return volume;
+}
+
+/* What the kernel refuses ends with a status, soon: it is not tried again and again. */
+static void refused(struct nvl_session *session, struct nvl_volume *volume, void *data)
+{
+    struct nvl_command read = {.opcode = READ, .cdw12 = 7, .data = data, .data_len = BYTES};
+    time_t begin = time(NULL);
+    char text[128];
+    unsigned status = carry_out(session, volume, read);
+
+    CHECK(status != 0);
+    CHECK(time(NULL) - begin < SECONDS);
+    CHECK(nvl_status_text((uint16_t)status, text, sizeof(text)) > 0);
+    printf("a read to %s: %s\n", data == (void *)8192 ? "no memory" : "an odd address", text);
+}
+
+int main(int argc, char **argv)
+{
+    static unsigned char data[BYTES] __attribute__((aligned(4096))), seen[BYTES] __attribute__((aligned(4096)));
+    static unsigned char tags[METADATA] = {9, 8, 7, 6, 5, 4, 3, 2}, found[METADATA];
+    struct nvl_session *session = NULL;
+
+    CHECK(argc == 4);
+    CHECK(nvl_session_new(NULL, &session) == 0);
+
+    struct nvl_volume *plain = open_volume(session, argv[1], "");
+    struct nvl_command identify = {
+        .opcode = IDENTIFY, .queue = NVL_ADMIN, .cdw10 = 1, .data = data, .data_len = BYTES};
+    CHECK(DO(carry_out(session, plain, identify)) == 0);
+    FILE *file = fopen(argv[3], "w");
+    CHECK(file != NULL && fwrite(data, BYTES, 1, file) == 1 && fclose(file) == 0);
+
+    struct nvl_volume *other = open_volume(session, argv[2], "");
+    memset(data, 0xa5, sizeof(data));
+    struct nvl_command write = {.opcode = WRITE, .cdw10 = 7, .data = data, .data_len = BYTES,
+                                .metadata = tags, .metadata_len = METADATA};
+    CHECK(DO(carry_out(session, other, write)) == 0);
+    struct nvl_command read = {.opcode = READ, .cdw10 = 7, .data = seen, .data_len = BYTES,
+                               .metadata = found, .metadata_len = METADATA};
+    CHECK(DO(carry_out(session, other, read)) == 0);
+    CHECK(memcmp(data, seen, BYTES) == 0 && memcmp(tags, found, METADATA) == 0);
+    CHECK(nvl_close(other) == 0);
+
+    const char *options[] = {"", "?poll", "?sqpoll"};
+    for (int at = 0; at < 3; at++) {
+        struct nvl_volume *volume = open_volume(session, argv[1], options[at]);
+        DO(refused(session, volume, (void *)8192)); /* below what may be mapped */
+        DO(refused(session, volume, data + 1));
+        /* And the next one is done. */
+        struct nvl_command again = {.opcode = READ, .cdw12 = 7, .data = seen, .data_len = BYTES};
+        CHECK(DO(carry_out(session, volume, again)) == 0);
+        CHECK(nvl_close(volume) == 0);
+    }
+    CHECK(nvl_close(plain) == 0);
+    CHECK(nvl_outstanding(session) == 0);
+    nvl_session_free(session);
+    puts("devices behave");
+    return 0;
+}
