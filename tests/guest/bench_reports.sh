@@ -26,6 +26,9 @@ figures() {
     expect_json "$REPORT" "[${names:2}] - [.figures | to_entries[] | select(.value | type == \"number\") | .key] | join(\" \")" ''
 }
 
+# What each window of a lane of passthrough has.
+LANES='[.rows[].samples | length > 0 and all(.kiops > 0 and .p50_us > 0 and .p99_us >= .p50_us and .cpu_us > 0)] | all'
+
 modprobe null_blk nr_devices=0
 
 report passthrough --only loop_library,loop_block_fixed_file,loop_command_fixed_file_qd,loop_fio,loop_200us_library_qd64,loop_200us_sync_qd64
@@ -37,7 +40,7 @@ expect_json "$REPORT" '.machine.peers.fio | startswith("fio-")' true
 # Four lanes at eight depths, and with the delay two at one.
 expect_json "$REPORT" '[.rows[] | select(.set_up == "loop")] | length' 32
 expect_json "$REPORT" '[.rows[] | select(.set_up == "loop_200us")] | length' 2
-expect_json "$REPORT" '[.rows[].samples | length > 0 and all(.kiops > 0 and .p50_us > 0 and .cpu_us > 0)] | all' true
+expect_json "$REPORT" "$LANES" true
 expect "subsystems that are left" "$(ls /sys/kernel/config/nvmet/subsystems)" ""
 
 # Every lane that there is, on a device with poll queues, and as a drawing.
@@ -46,7 +49,7 @@ expect_json "$REPORT" '[.rows[] | select(.set_up == "device" and .polls and .dep
     "block block_fixed_file block_fixed_file_iopoll command command_fixed command_fixed_file command_fixed_file_iopoll \
 command_fixed_file_iopoll_sqpoll command_fixed_file_sqpoll fio_fixed_file fio_fixed_file_iopoll library library_iopoll sync \
 sync_threads"
-expect_json "$REPORT" '[.rows[].samples | length > 0 and all(.kiops > 0 and .p50_us > 0 and .cpu_us > 0)] | all' true
+expect_json "$REPORT" "$LANES" true
 figures uring_cmd_over_{fio,block}_qd64 async_over_sync_qd64_without_delay
 expect_match "the drawing" "$(<"$WORK/lanes.svg")" '^<svg .*device: library over others.*fio qd64.*block qd64.*</svg>'
 
@@ -61,7 +64,11 @@ for subject in kernel drop-in polled io_setup2 io_setup2_sqthread io_setup2_ring
 done
 # null_blk has a poll queue, and whoever is to poll does.
 expect_json "$REPORT" '[.rows[] | select(.row | startswith("direct_")) | .polled == (.subject != "kernel" and .subject != "drop-in")] | all' true
-expect_json "$REPORT" '[.rows[] | (.iops, .cpu_ns) | length > 0 and all(. > 0)] | all' true
+expect_json "$REPORT" '[.rows[] | (.iops, .cpu_ns, .p50_ns) | length > 0 and all(. > 0)] | all' true
+# What submitting takes is told of those who do it in a call of its own.
+expect_json "$REPORT" '[.rows[] | select(.submit_ns | all(. > 0)) | .subject] | unique | join(" ")' \
+    "drop-in io_setup2 io_setup2_sqthread kernel polled"
+expect_json "$REPORT" '[.rows[] | select(.subject | IN("io_setup2_rings", "bare", "fio_io_uring") | not) | .submit_ns | length > 0 and all(. > 0)] | all' true
 
 report copy
 figures copy_{8k,2m16}_over_read_write network_{8k,2m16}_percent file_over_local emulated_over_bound copy_8k_held_over_read_write network_8k_free_percent
