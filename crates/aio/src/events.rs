@@ -292,7 +292,7 @@ unsafe fn merged(context: &Context, engine: &Engine, ask: Ask, got: c_long) -> i
     }
     if ask.masked && ask.signals != 0 && !taking.masked {
         // SAFETY: asks for no event; delivers what the signal set lets through, as the call would have.
-        let delivered = unsafe { deliver_signals(context.id, ask.signals) };
+        let delivered = unsafe { system::deliver_signals(context.id, ask.signals) };
         outcome = outcome.and(delivered);
     }
     match outcome {
@@ -307,19 +307,6 @@ fn is_left_empty(context: &Context, engine: &Engine) -> bool {
         && !engine.ring.has_completions()
         && !engine.ring.has_overflow()
         && !context.dead.load(SeqCst)
-}
-
-/// An error where a handler has run.
-///
-/// # Safety
-/// None of ours: the kernel checks the address.
-unsafe fn deliver_signals(id: usize, signals: usize) -> Result<(), i32> {
-    let none = timespec { tv_sec: 0, tv_nsec: 0 };
-    let timeout = (&raw const none) as usize;
-    let ask = Ask { min: 0, nr: 0, events: 0, timeout, signals, masked: true };
-    // SAFETY: as above.
-    let code = unsafe { system::io_getevents(id, ask) };
-    if code == failure(libc::EINTR) { Err(code) } else { Ok(()) }
 }
 
 /// One call.

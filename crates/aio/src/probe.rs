@@ -467,6 +467,14 @@ pub fn stat(fd: i32) -> Option<libc::stat> {
     (done == 0).then(|| unsafe { stat.assume_init() })
 }
 
+/// Whether a read of a regular file that has come as far as that byte is over, since the file ends there.
+#[cold]
+pub fn ends_by(fd: i32, end: u64) -> bool {
+    stat(fd).is_some_and(|stat| {
+        stat.st_mode & libc::S_IFMT == libc::S_IFREG && end >= stat.st_size as u64
+    })
+}
+
 /// Magic number of its file system.
 pub fn file_system(fd: i32) -> i64 {
     let mut answer = MaybeUninit::<libc::statfs>::zeroed();

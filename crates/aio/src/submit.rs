@@ -10,11 +10,11 @@ use crate::course::{Course, bytes_of};
 use crate::depth::FEW;
 use crate::inside::Inside;
 use crate::lock::Guard;
-use crate::probe::Reason;
+use crate::probe::{self, Reason};
 use crate::stat::Counter;
 use crate::stream;
 use crate::system::{self, failure};
-use crate::usual::{self, One, Queued};
+use crate::usual::{self, One, Queued, Tried};
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -92,12 +92,15 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     Guard::leave_locked(submitting);
     // SAFETY: the lock is kept; the rest is passed on to the caller.
     unsafe {
-        if let Some((address, iocb)) = tried
-            && usual::read_here(context, engine, address, iocb)
-        {
-            return 1;
-        }
-        by_ring(context, nr, iocbs, tried.is_some())
+        let again = match tried {
+            Some((address, iocb)) => match usual::read_here(context, engine, address, iocb) {
+                Tried::Done => return 1,
+                Tried::Missed => true,
+                Tried::Wrong => false,
+            },
+            None => false,
+        };
+        by_ring(context, nr, iocbs, again)
     }
 }
 
@@ -513,7 +516,9 @@ impl Batch<'_> {
             op::READV | op::WRITEV => bytes_of(iocb, true).unwrap_or(0) as isize,
             _ => entry.count() as isize,
         };
-        if result >= 0 && (!trying || result == whole) {
+        let is_over =
+            |read: isize| read == whole || probe::ends_by(entry.fd(), entry.off() + read as u64);
+        if result >= 0 && (!trying || is_over(result)) {
             if trying {
                 self.submitting.files.note_try(entry.fd(), true);
             }
@@ -522,7 +527,9 @@ impl Batch<'_> {
             self.room -= 1;
             return Ok(());
         }
-        if trying {
+        // Its pages were there: the kernel says so again, and by an event that is there at once.
+        let is_wrong = result == failure(libc::EFAULT) as isize;
+        if trying && !is_wrong {
             self.context.record.add_locked(Counter::Misses, 1);
             self.submitting.files.note_try(entry.fd(), false);
             return self.queue(iocb, address, entry, state::IO);

@@ -222,6 +222,21 @@ unsafe fn io_pgetevents(id: usize, ask: Ask) -> i32 {
     unsafe { call(SYS_IO_PGETEVENTS, [a, b, c, d, e, set.as_ptr() as usize]) as i32 }
 }
 
+/// Runs the handlers of what is pending and let through by the signal set, as `io_pgetevents` on that context does: an
+/// error where one has run.
+///
+/// # Safety
+/// None of ours: the kernel checks the address.
+pub unsafe fn deliver_signals(id: usize, signals: usize) -> Result<(), i32> {
+    let none = timespec { tv_sec: 0, tv_nsec: 0 };
+    let timeout = (&raw const none) as usize;
+    // SAFETY: asks for no event.
+    let code = unsafe {
+        io_pgetevents(id, Ask { min: 0, nr: 0, events: 0, timeout, signals, masked: true })
+    };
+    if code == failure(libc::EINTR) { Err(code) } else { Ok(()) }
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };

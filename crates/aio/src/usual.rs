@@ -17,10 +17,11 @@ use crate::caller;
 use crate::context::{Context, Engine, Free, Submitting, state};
 use crate::inline::Waiting;
 use crate::lock::Guard;
+use crate::probe;
 use crate::ring::{Completion, Submission};
 use crate::stat::Counter;
 use crate::submit;
-use crate::system;
+use crate::system::{self, failure};
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -180,12 +181,22 @@ fn usual(address: usize) -> Option<Iocb> {
     (!beyond).then_some(iocb)
 }
 
-/// Carries out the iocb of which [`queue_one`] has just said [`One::Cached`]: whether the data was there.
+/// What came of trying a read where it is submitted.
+pub enum Tried {
+    /// Its event is there.
+    Done,
+    /// Its data was not.
+    Missed,
+    /// The kernel has an error for it.
+    Wrong,
+}
+
+/// Carries out the iocb of which [`queue_one`] has just said [`One::Cached`].
 ///
 /// # Safety
 /// As [`queue_one`]; this thread has kept the lock of the submitting side, which is kept further if not.
 #[inline(always)]
-pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb: Iocb) -> bool {
+pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb: Iocb) -> Tried {
     // SAFETY: as the caller says.
     let mut submitting = unsafe { context.kept_submitting() };
     let (offset, len) = (iocb.offset as u64, iocb.nbytes as u32);
@@ -197,20 +208,26 @@ pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb
     let flags = if waits { 0 } else { abi::RWF_NOWAIT };
     // SAFETY: passed on to the caller.
     let result = unsafe { system::carry_out(false, flags, &entry) };
-    // Short and unwilling to wait is no answer: there may be more to read.
-    let whole = result == len as isize;
-    submitting.files.note_try(iocb.fildes, whole);
+    // Short and unwilling to wait is no answer: there may be more to read, unless the file ends there.
+    let whole = result == len as isize
+        || result >= 0 && probe::ends_by(iocb.fildes, offset + result as u64);
     submitting.few = 0;
     if !whole {
-        context.record.add_locked(Counter::Misses, 1);
+        // Its pages were there if the kernel finds the address wrong.
+        let wrong = result == failure(libc::EFAULT) as isize;
+        if !wrong {
+            submitting.files.note_try(iocb.fildes, false);
+            context.record.add_locked(Counter::Misses, 1);
+        }
         Guard::leave_locked(submitting);
-        return false;
+        return if wrong { Tried::Wrong } else { Tried::Missed };
     }
+    submitting.files.note_try(iocb.fildes, true);
     // SAFETY: on a page that was met, as writable.
     unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
     let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
     submit::finish(context, engine, &mut submitting, event);
-    true
+    Tried::Done
 }
 
 /// Carries out the iocb of which [`queue_one`] has just said [`One::Direct`], if it is alone: whether it is done.

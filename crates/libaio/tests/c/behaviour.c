@@ -576,6 +576,34 @@ static void own_ring(int in_use)
     close(ring), close(direct);
 }
 
+/* Reads through the page cache that are short, or wrong, are over when they are submitted. */
+static void ends(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("ends", O_RDONLY, 4096 + 100), moved = fcntl(fd, F_DUPFD, 100);
+    struct timespec none = {0, 0};
+    for (int count = 1; count <= 2; count++)
+        for (int turn = 0; turn < 3; turn++) {
+            struct iocb iocbs[] = {
+                iocb_of(PREAD, moved, buffer, 512, 4096), iocb_of(PREAD, moved, buffer, 512, 8192),
+                iocb_of(PREAD, moved, (void *)16, 512, 0), iocb_of(PREAD, moved, buffer, 5000, 0),
+            };
+            for (int i = 0; i < 4; i += count) {
+                struct iocb *list[] = {&iocbs[i], &iocbs[(i + 1) % 4]};
+                struct io_event events[2] = {0};
+                CHECK(io_submit(ctx, count, list), count);
+                CHECK(io_getevents(ctx, 0, count, events, &none), count);
+                for (int k = 0; k < count; k++) {
+                    int at = (struct iocb *)(uintptr_t)events[k].obj - iocbs;
+                    const long wanted[] = {100, 0, -EFAULT, 4196};
+                    CHECK((long)events[k].res == wanted[at & 3], 1);
+                }
+            }
+        }
+    CHECK(io_destroy(ctx), 0);
+    close(fd), close(moved);
+}
+
 /* Neither side's events wait for ever behind the other's, when there is room for one at a time. */
 static void turns(int in_use)
 {
@@ -611,6 +639,7 @@ int main(int count, char **arguments)
         {"handlers", handlers},     {"unwritable", unwritable}, {"closed", closed},
         {"mixed", mixed},           {"turns", turns},           {"let_through", let_through},
         {"taken_over", taken_over},   {"own_ring", own_ring},
+        {"ends", ends},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

@@ -44,6 +44,8 @@ static void reused(int in_use)
                     close(before);
                     int fd = filled("short", O_RDWR | (direct ? O_DIRECT : 0), SIZE);
                     CHECK(fd == before, 1);
+                    /* What is cached is over when it is submitted. */
+                    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
                     if (met == 1)
                         CHECK(outcome(ctx, iocb_of(PREAD, fd, buffer, 512, 0)), 512);
                     memset(buffer, 99, sizeof buffer);
