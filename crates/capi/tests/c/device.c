@@ -32,7 +32,7 @@ static unsigned carry_out(struct nvl_session *session, struct nvl_volume *volume
     command.token = 4711;
     command.timeout_ms = 10000;
     CHECK(nvl_submit(volume, &command) == 0);
-    CHECK(nvl_wait(session, 1, 60000) == 1);
+    CHECK(nvl_wait(session, 1, 60000000000) == 1);
     CHECK(nvl_reap(session, &done, 1) == 1);
     CHECK(done.token == 4711);
     return done.status & 0x7ff;
