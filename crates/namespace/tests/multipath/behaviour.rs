@@ -364,22 +364,11 @@ fn another_path_is_tried_before_the_same_one() {
 /// Its data came damaged: that is the path's doing, as it would be the next time.
 #[test]
 fn what_a_path_spoils_is_sent_by_another() {
-    const COMMANDS: u64 = 20;
     for policy in Policy::ALL {
-        let core = Core::two(policy);
-        core.run(|world| {
-            world.paths[0].answer.set(Some(Status::TRANSIENT_TRANSPORT));
-            world.paths[1].answer.set(Some(Status::SUCCESS));
-        });
-        for slba in 0..COMMANDS {
-            core.run(move |world| world.send(READ, slba));
-            let done = core.until(|world| world.done().pop());
-            assert_eq!((done.number, done.status), (slba, Status::SUCCESS), "{policy}");
-        }
-        let sent: Vec<u64> = core.counts().iter().map(|(_, sent)| *sent).collect();
-        assert!(sent[0] > 0 && sent[1] == COMMANDS, "{policy}: each but once: {sent:?}");
-        let errors: Vec<u64> = core.namespace.paths().iter().map(|path| path.errors).collect();
-        assert_eq!(errors, [sent[0], 0], "{policy}: it is told whose doing it was");
+        // Under `latency` it is chance which path is first, and one that answers at once stays it: forty hosts all have the
+        // other one once in 2^40 times.
+        let hosts = if policy == Policy::Latency { 40 } else { 1 };
+        assert!((0..hosts).any(|_| is_sent_by_another(policy)), "{policy}");
     }
     // Where there is no other path, it has five more chances.
     let core = Core::start(vec![Fake::new("a")], Policy::CompletionTime);
@@ -389,6 +378,26 @@ fn what_a_path_spoils_is_sent_by_another() {
     });
     let done = core.until(|world| world.done().pop());
     assert_eq!((done.status, core.counts()[0].1), (Status::TRANSIENT_TRANSPORT, 6));
+}
+
+/// What the first of two paths is given and spoils, the second does; whether there was anything.
+fn is_sent_by_another(policy: Policy) -> bool {
+    const COMMANDS: u64 = 20;
+    let core = Core::two(policy);
+    core.run(|world| {
+        world.paths[0].answer.set(Some(Status::TRANSIENT_TRANSPORT));
+        world.paths[1].answer.set(Some(Status::SUCCESS));
+    });
+    for slba in 0..COMMANDS {
+        core.run(move |world| world.send(READ, slba));
+        let done = core.until(|world| world.done().pop());
+        assert_eq!((done.number, done.status), (slba, Status::SUCCESS), "{policy}");
+    }
+    let sent: Vec<u64> = core.counts().iter().map(|(_, sent)| *sent).collect();
+    assert!(sent[0] <= COMMANDS && sent[1] == COMMANDS, "{policy}: each but once: {sent:?}");
+    let errors: Vec<u64> = core.namespace.paths().iter().map(|path| path.errors).collect();
+    assert_eq!(errors, [sent[0], 0], "{policy}: it is told whose doing it was");
+    sent[0] > 0
 }
 
 #[test]
