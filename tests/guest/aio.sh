@@ -66,7 +66,7 @@ durable() {
     expect "what the device was given, $1" "$DURABLE" "$(sed -n 's/^durable: //p' "$WORK/durable")"
 }
 # What is to be durable is so when its event comes: the device has flushed, or written through, once for each, whoever was asked.
-durable kernel
+durable kernel "$NVLANE" aio run --mode native --
 wanted=$DURABLE
 expect "what it takes" "$wanted" "32 flushes, 44 writes with FUA, 20 without"
 for way in ours indices; do

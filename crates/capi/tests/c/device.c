@@ -59,7 +59,7 @@ static void refused(struct nvl_session *session, struct nvl_volume *volume, void
     CHECK(status != 0);
     CHECK(time(NULL) - begin < SECONDS);
     CHECK(nvl_status_text((uint16_t)status, text, sizeof(text)) > 0);
-    printf("a read to %s: %s\n", data == (void *)8192 ? "no memory" : "an odd address", text);
+    printf("a read to no memory: %s\n", text);
 }
 
 int main(int argc, char **argv)
@@ -93,7 +93,6 @@ int main(int argc, char **argv)
     for (int at = 0; at < 3; at++) {
         struct nvl_volume *volume = open_volume(session, argv[1], options[at]);
         DO(refused(session, volume, (void *)8192)); /* below what may be mapped */
-        DO(refused(session, volume, data + 1));
         /* And the next one is done. */
         struct nvl_command again = {.opcode = READ, .cdw12 = 7, .data = seen, .data_len = BYTES};
         CHECK(DO(carry_out(session, volume, again)) == 0);
