@@ -37,8 +37,11 @@ on_ours() {
     jq -r "\"$name: \\(.total.ring) by io_uring, \\(.total.inline) at once, \\(.total.native) natively\"" "$WORK/stat.json"
 }
 
+# One by one, and in batches.
 on_ours direct --filename="$device" --direct=1 --iodepth=16
-expect_json "$WORK/stat.json" '.total.ring > 100' true
+expect_json "$WORK/stat.json" '.total.ring > 100 and .total.native > .total.ring' true
+on_ours batches --filename="$device" --direct=1 --iodepth=32 --iodepth_batch=16 --iodepth_batch_complete_min=8
+expect_json "$WORK/stat.json" '.total.ring > 10 * .total.native' true
 
 # Polled contexts (io_setup2): what one writes another reads, in each way.
 "$NVLANE" aio run -- "$AIO_DEVICE" "$device" >"$WORK/polled" 2>&1 || die "polled contexts on null_blk: $(<"$WORK/polled")"

@@ -128,7 +128,7 @@ pub struct Submitting {
     pub requests: Free,
     /// I/O priority that the kernel has allowed; none to begin with.
     pub priority: Option<i16>,
-    /// Calls in a row that have left few in flight, and how many it takes.
+    /// Calls in a row that have submitted few, and how many it takes.
     pub few: u64,
     pub patience: u64,
     /// Whether one that is alone may be waited for where it is submitted.

@@ -1,12 +1,12 @@
-//! Contexts of which few requests are in flight go to the kernel's AIO, and come back to the ring for lists of more.
+//! Contexts to which few requests are submitted at a time go to the kernel's AIO, and come back to the ring for lists of more.
 //!
 //! ```text
-//!   Ring ──so many calls of io_submit in a row that leave FEW in flight, past the page cache──> Native, at rest
+//!   Ring ──so many calls of io_submit in a row of FEW or less, past the page cache──> Native, at rest
 //!    ^──a list of more than FEW, or so many calls later, while nobody waits in the kernel's io_getevents──'
 //! ```
 //!
-//! One or two requests at a time cost more instructions by io_uring than by the kernel's AIO, whoever submits them; lists of three or four
-//! and more cost fewer, requests that are submitted one by one do not, however many are in flight. What is at rest is soon bare
+//! One or two requests by one call cost more instructions by io_uring than by the kernel's AIO, whoever submits them and however many are in
+//! flight already; lists of three or four and more cost fewer. What is at rest is soon bare
 //! ([`Context::is_bare`]): then the library adds next to nothing. Its program may have become another meanwhile (it reads through the page cache, or waits
 //! for each request at once): so it is looked at again now and then.
 
@@ -16,7 +16,7 @@ use crate::probe::Reason;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-/// What is few: in flight, and on one list.
+/// What is few on one list.
 pub const FEW: u32 = 2;
 /// So many calls in a row show what kind of program it is.
 pub const CALLS: u64 = 256;
@@ -34,10 +34,10 @@ pub struct Rest {
 }
 
 impl Submitting {
-    /// A call has left so many in flight, its own past the page cache: whether there have been few for long.
+    /// A call has submitted so many, past the page cache: whether there have been few at a time for long.
     #[inline(always)]
-    pub fn has_few(&mut self, in_flight: u32) -> bool {
-        self.few = if in_flight <= FEW { self.few + 1 } else { 0 };
+    pub fn has_few(&mut self, list: u32) -> bool {
+        self.few = if list <= FEW { self.few + 1 } else { 0 };
         self.few >= self.patience
     }
 }
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn few_are_few_when_they_were_for_long() {
         let mut submitting = Submitting::new(Files::new());
-        let mut calls = |count: u64, in_flight: u32| {
-            (0..count).map(|_| submitting.has_few(in_flight)).filter(|few| *few).count()
+        let mut calls = |count: u64, list: u32| {
+            (0..count).map(|_| submitting.has_few(list)).filter(|few| *few).count()
         };
         assert_eq!(calls(CALLS - 1, FEW), 0);
         assert_eq!(calls(1, FEW + 1), 0);

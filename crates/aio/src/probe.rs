@@ -58,7 +58,7 @@ pub enum Reason {
     Asked,
     /// The program has closed the ring's descriptor.
     Lost,
-    /// Few requests are in flight, which cost less that way; for as long as that lasts.
+    /// Few requests are submitted at a time, which cost less that way; for as long as that lasts.
     Few,
 }
 
@@ -71,7 +71,7 @@ pub fn reason_name(number: u32) -> &'static str {
         4 => "io_uring-refused",
         5 => "asked",
         6 => "descriptor-closed",
-        7 => "few-in-flight",
+        7 => "few-at-a-time",
         _ => "",
     }
 }

@@ -18,8 +18,9 @@ use crate::usual::{self, One, Queued, Tried};
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Reads of the page cache go to io_uring together from so many on.
-const MANY: u32 = 3;
+/// Reads of the page cache go to io_uring together, untried, from so many on: there one call for all costs no more than one of preadv2
+/// each, even where a system call is cheap.
+const MANY: u32 = 64;
 
 /// `io_submit` on a context of ours.
 ///
@@ -60,7 +61,7 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
                 if taken == 1 && !is_refused(engine, before, last) {
                     context.record.add_locked(Counter::Enters, 1);
                     context.record.add_locked(Counter::Ring, 1);
-                    if submitting.has_few(in_flight) {
+                    if submitting.has_few(1) {
                         context.rest(&mut submitting);
                     }
                     if in_flight == 1 && submitting.may_wait {
@@ -194,8 +195,7 @@ unsafe fn by_ring(context: &Context, nr: c_long, iocbs: usize, tried: bool) -> i
     }
     context.record.add_locked(Counter::Enters, 1);
     context.record.add_locked(Counter::Ring, u64::from(nr));
-    let in_flight = if many { u32::MAX } else { context.outstanding.load(Relaxed).max(nr) };
-    if submitting.has_few(in_flight) {
+    if submitting.has_few(if many { u32::MAX } else { nr }) {
         context.rest(&mut submitting);
     }
     nr as i32
@@ -399,11 +399,12 @@ impl Batch<'_> {
         let done = self.done - self.lost;
         let Err(error) = outcome else { return done as i32 };
         if self.engine.ring.is_lost() {
+            // What was not taken is the end of the list.
             self.context.settle(Reason::Lost);
-            if done == 0 {
-                // SAFETY: passed on to the caller.
-                return unsafe { self.natively(self.nr, self.iocbs) };
-            }
+            let rest = self.iocbs + done as usize * size_of::<usize>();
+            // SAFETY: passed on to the caller.
+            let more = unsafe { self.natively(self.nr - done, rest) };
+            return if done == 0 { more } else { done as i32 + more.max(0) };
         }
         if done > 0 {
             return done as i32;
@@ -532,6 +533,8 @@ impl Batch<'_> {
         if trying && !is_wrong {
             self.context.record.add_locked(Counter::Misses, 1);
             self.submitting.files.note_try(entry.fd(), false);
+            // What follows would be submitted call by call otherwise, wherever its neighbours are there.
+            self.many = true;
             return self.queue(iocb, address, entry, state::IO);
         }
         self.submitting.files.forget(entry.fd());

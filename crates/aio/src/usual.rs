@@ -201,9 +201,8 @@ pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb
     let mut submitting = unsafe { context.kept_submitting() };
     let (offset, len) = (iocb.offset as u64, iocb.nbytes as u32);
     let entry = Entry::new(op::READ, iocb.fildes, 0).at(offset, iocb.buf, len);
-    let alone = context.outstanding.load(Relaxed) == 0
-        && engine.inline.waiting().count == 0
-        && context.waiters.load(Relaxed) == 0;
+    // What is over waits for nothing but to be taken.
+    let alone = context.outstanding.load(Relaxed) == 0 && context.waiters.load(Relaxed) == 0;
     let waits = alone && submitting.files.may_wait(iocb.fildes);
     let flags = if waits { 0 } else { abi::RWF_NOWAIT };
     // SAFETY: passed on to the caller.

@@ -1,4 +1,4 @@
-/* Contexts that now have few requests in flight, past the page cache, and now many: whichever way these go, each has one event.
+/* Contexts that are now given few requests at a time, past the page cache, and now many: whichever way these go, each has one event.
  *
  * depth few DIRECTORY        single reads; prints how many
  * depth prompt DIRECTORY     one at a time, each waited for at once; what is wrong in between is told as ever
@@ -6,6 +6,8 @@
  * depth late DIRECTORY       the same, with something to do between the two calls
  * depth limited DIRECTORY    the same as the first, with a limit of time
  * depth again DIRECTORY      twos for long enough, then as the first
+ * depth deep DIRECTORY       one by one, 32 of them in flight; prints how many
+ * depth waves DIRECTORY      the same, then lists, again and again, without waiting for what is in flight
  * depth turns DIRECTORY      few, then lists, again and again, by one thread
  * depth threads DIRECTORY    the same by two threads that submit, while a third waits for events, for as long as it takes
  * depth reapers DIRECTORY    the same, and a fourth waits again and again for a moment
@@ -230,6 +232,63 @@ static void turns(int in_use)
     }
 }
 
+/* So many more by lists of that length, for as long as 32 are in flight. */
+static void keep(struct slot *slots, int length, int count)
+{
+    enum { DEPTH = 32 };
+    struct iocb *list[LIST];
+    struct io_event events[LIST];
+    for (int submitted = 0; submitted < count;) {
+        int found = 0;
+        for (int i = 0; i < DEPTH && found < length; i++)
+            if (!slots[i].busy) {
+                begin(&slots[i], memory + i * BYTES, submitted + i);
+                list[found++] = &slots[i].iocb;
+            }
+        submit_all(list, found);
+        submitted += found;
+        int busy = 0;
+        for (int i = 0; i < DEPTH; i++)
+            busy += slots[i].busy;
+        if (busy + length <= DEPTH)
+            continue;
+        int code = io_getevents(ctx, 1, LIST, events, NULL);
+        if (code < 1) {
+            CHECK(code, 1);
+            exit(1);
+        }
+        for (int i = 0; i < code; i++)
+            came(&events[i]);
+    }
+}
+
+static void take_all(struct slot *slots)
+{
+    for (int i = 0; i < SLOTS; i++)
+        while (slots[i].busy)
+            take(1);
+}
+
+static void deep(int in_use)
+{
+    static struct slot slots[SLOTS];
+    (void)in_use;
+    keep(slots, 1, 20000);
+    take_all(slots);
+    printf("one by one: %d\n", 20000);
+}
+
+static void waves(int in_use)
+{
+    static struct slot slots[SLOTS];
+    (void)in_use;
+    for (int turn = 0; turn < 20; turn++) {
+        keep(slots, 1 + turn % 2, FEW);
+        keep(slots, LIST, 10 * LIST);
+    }
+    take_all(slots);
+}
+
 static volatile int submitting, in_flight;
 
 static void *submits(void *argument)
@@ -309,7 +368,7 @@ static void threads(int reapers)
 }
 
 static const struct test_case cases[] = {
-    {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"again", again}, {"beside", beside}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
+    {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"again", again}, {"beside", beside}, {"deep", deep}, {"waves", waves}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
 };
 
 int main(int count, char **arguments)

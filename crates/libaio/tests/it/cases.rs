@@ -78,11 +78,11 @@ cases! {
     polls: [Polls, Waits], 0;
     signals: [Inline, Waits], 0;
     timeouts: [Inline, Waits], 0;
-    queues: [Ring, Inline], 0;
+    queues: [Inline], 0;
     transfers: [Ring, Inline], 22;
     handlers: [Waits], 10;
     unwritable: [Ring, Inline], 0;
-    closed: [Ring], 6;
+    closed: [Ring, Inline], 4;
     mixed: [Ring, Inline], 0;
     turns: [Ring, Inline], 0;
     let_through: [Inline], 0;

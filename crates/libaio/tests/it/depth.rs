@@ -23,6 +23,22 @@ fn few_at_a_time_are_the_kernels() {
     assert_eq!(ways_of("few", "ring"), [18_000, 0, 0]);
 }
 
+/// However many are in flight: one by one they cost more by io_uring. What is at rest is looked at again twice.
+#[test]
+fn one_by_one_are_the_kernels() {
+    let [_, native, _] = ways_of("deep", "auto");
+    assert!(native > 18_000, "{native} natively");
+    assert_eq!(ways_of("deep", "ring"), [20_000, 0, 0]);
+}
+
+/// 10 lists of 8 in each of 20 turns, with 32 in flight that go the other way.
+#[test]
+fn lists_bring_the_ring_back_while_others_are_in_flight() {
+    let [ring, native, _] = ways_of("waves", "auto");
+    assert!(ring > 1_500 && native > 3_000, "{ring} by io_uring, of 1,600; {native} natively");
+    assert_eq!(ways_of("waves", "ring")[1], 0);
+}
+
 /// 7,000 but for what interrupts them, where 128 have shown that each is waited for. A machine that stands still may interrupt many.
 #[test]
 fn one_that_is_waited_for_is_carried_out_at_once() {
