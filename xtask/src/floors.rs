@@ -30,6 +30,8 @@ struct Bench {
     only: &'static str,
     /// More arguments.
     more: &'static [&'static str],
+    /// In a guest, its files are on ext4 instead of memory.
+    on_ext4: bool,
     floors: &'static [Floors],
     bounds: &'static [Bounds],
     /// Beside another's program, of that name: of no account where that is not installed.
@@ -37,8 +39,19 @@ struct Bench {
 }
 
 /// All of a quick run, of which nothing is asked.
-const PLAIN: Bench =
-    Bench { scenario: "", only: "", more: &[], floors: &[], bounds: &[], beside: &[] };
+const PLAIN: Bench = Bench {
+    scenario: "",
+    only: "",
+    more: &[],
+    on_ext4: false,
+    floors: &[],
+    bounds: &[],
+    beside: &[],
+};
+
+/// Runs its arguments with `--dir` on a new ext4.
+const EXT4: &str = "set -e; modprobe loop; truncate -s 300M /tmp/ext4.img; mkfs.ext4 -q /tmp/ext4.img; mkdir -p /tmp/ext4; \
+    mount -o loop /tmp/ext4.img /tmp/ext4; exec \"$@\" --dir /tmp/ext4";
 
 /// No slower at the depths at which a device with 200 us of its own is kept busy.
 const DEEP: &[(u32, f64)] = &[(8, 1.0), (16, 1.0), (32, 1.0), (64, 1.0), (128, 1.0)];
@@ -49,7 +62,7 @@ const NO_LEAST: f64 = f64::NEG_INFINITY;
 
 /// What was asked for where that is met (a hundredth less where by no more than that), elsewhere what was measured, less 3 %.
 /// Passthrough at depth 1 was measured at 1.003 of block reads, less than windows differ by, so that it has 3 % too.
-const IN_GUEST: [Bench; 7] = [
+const IN_GUEST: [Bench; 8] = [
     Bench {
         scenario: "passthrough",
         only: concat!(
@@ -116,6 +129,20 @@ const IN_GUEST: [Bench; 7] = [
         bounds: &[
             ("dropin_over_aio_min", 0.97, NO_MOST),
             ("dropin_cpu_saving_direct", 0.05, NO_MOST),
+        ],
+        ..PLAIN
+    },
+    // As asked for: 15 % less CPU of who submits one at a time from the page cache, however many are in flight.
+    Bench {
+        scenario: "aio",
+        only: "cached",
+        on_ext4: true,
+        bounds: &[
+            ("dropin_over_aio_min", 0.97, NO_MOST),
+            ("dropin_cpu_saving_single", 0.15, NO_MOST),
+            ("dropin_cpu_saving_cached_single_qd2", 0.15, NO_MOST),
+            ("dropin_cpu_saving_cached_single_qd8", 0.15, NO_MOST),
+            ("dropin_cpu_saving_cached_single_qd32", 0.15, NO_MOST),
         ],
         ..PLAIN
     },
@@ -247,7 +274,11 @@ pub fn in_guests(program: &Path, output: &mut Output) -> Result<Count> {
             if let Ok(path) = std::env::var("PATH") {
                 command.arg(format!("--env=PATH={path}"));
             }
-            command.arg("--").arg(program);
+            command.arg("--");
+            if bench.on_ext4 {
+                command.args(["sh", "-c", EXT4, "sh"]);
+            }
+            command.arg(program);
             bench.add_arguments(&mut command);
             bench.judged(command.env("NVLANE_BENCH_IN_GUEST", "1"), output)
         })?;

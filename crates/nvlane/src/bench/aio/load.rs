@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub struct Load {
     subject: Subject,
     depth: usize,
+    /// Most requests of one `io_submit`.
+    list: usize,
     blocks: u64,
     begun: Vec<Instant>,
 }
@@ -30,10 +32,10 @@ pub struct Window {
 }
 
 impl Load {
-    /// Reads within the first `bytes` of the file.
-    pub fn new(subject: Subject, depth: usize, bytes: usize) -> Load {
+    /// Reads within the first `bytes` of the file, submitting at most `list` of them by one call.
+    pub fn new(subject: Subject, depth: usize, list: usize, bytes: usize) -> Load {
         let begun = vec![Instant::now(); depth];
-        Load { subject, depth, blocks: (bytes / BLOCK) as u64, begun }
+        Load { subject, depth, list, blocks: (bytes / BLOCK) as u64, begun }
     }
 
     /// The subject's name.
@@ -53,6 +55,24 @@ impl Load {
         }
     }
 
+    /// How many of these were submitted, list by list.
+    fn submit(&mut self, free: &[usize]) -> anyhow::Result<usize> {
+        let mut taken = 0;
+        for list in free.chunks(self.list) {
+            let count = self.subject.submit(list);
+            // A thread that takes submissions may not have taken the ones before.
+            let count = if count == -libc::EAGAIN { 0 } else { count };
+            let Ok(count) = usize::try_from(count) else {
+                bail!("{}: submitting gives {count} of {}", self.name(), list.len());
+            };
+            taken += count;
+            if count < list.len() {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
     /// Reads for so long; nothing is in flight before and after.
     pub fn window(&mut self, length: Duration, seed: u64) -> anyhow::Result<Window> {
         let mut random = Random::new(seed + 1);
@@ -70,13 +90,8 @@ impl Load {
                         (random.below(self.blocks) * BLOCK as u64) as i64;
                     self.begun[index] = now;
                 }
-                let count = self.subject.submit(&free);
+                let taken = self.submit(&free)?;
                 submitting += now.elapsed();
-                // A thread that takes submissions may not have taken the ones before.
-                let count = if count == -libc::EAGAIN { 0 } else { count };
-                let Ok(taken) = usize::try_from(count) else {
-                    bail!("{}: submitting gives {count} of {}", self.name(), free.len());
-                };
                 free.drain(..taken);
             }
             if free.len() == self.depth {

@@ -22,6 +22,7 @@
 //! | `direct_qd*` | the block device that `--dir` names, never written; or null_blk with a poll queue |
 //! | `file_qd*` | where `--dir` is a folder: a file that is made there, past the page cache |
 //! | `cached_qd*` | that file, or the device that was named, through the page cache |
+//! | `..._single_qd*` | the same by the kernel's AIO and our libaio, each request by an `io_submit` of its own |
 //!
 //! Machines whose kernel has no null_blk, or users who are not root, get an exact guest (`guest`) unless a device
 //! was named or only the rows of files are wanted.
@@ -52,6 +53,8 @@ const BYTES: usize = 64 << 20;
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Of files, in a quick run.
 const DEPTHS_QUICK: [usize; 3] = [1, 8, 64];
+/// In flight of programs that submit one at a time; 1 is a row of all subjects.
+const DEPTHS_SINGLE: [usize; 3] = [2, 8, 32];
 
 /// The scenario.
 pub struct Aio;
@@ -67,8 +70,7 @@ impl Scenario for Aio {
 
     fn run(&self, options: &Options) -> anyhow::Result<Report> {
         let named = stage::is_block(&options.dir);
-        let wants_device =
-            named || DEPTHS.iter().any(|depth| options.wants(&format!("direct_qd{depth}")));
+        let wants_device = named || rows("direct", &DEPTHS).any(|(row, ..)| options.wants(&row));
         if wants_device
             && !named
             && let Err(why) = stage::is_possible()
@@ -118,10 +120,9 @@ impl Scenario for Aio {
         groups.push((&file, false, "cached", few));
         let mut cases = Vec::new();
         for (place, direct, name, depths) in groups {
-            for &depth in depths {
-                let row = format!("{name}_qd{depth}");
+            for (row, depth, list) in rows(name, depths) {
                 if options.wants(&row) {
-                    cases.extend(bench.case(place, direct, depth, row)?);
+                    cases.extend(bench.case(place, direct, (depth, list), row)?);
                 }
             }
         }
@@ -129,11 +130,22 @@ impl Scenario for Aio {
             case.as_they_are = bench.turns_of(&Kind::AS_THEY_ARE, case)?;
         }
         for case in cases {
-            bench.others(case)?;
+            if case.list < case.depth {
+                bench.as_they_are(&case)?;
+            } else {
+                bench.others(case)?;
+            }
         }
         bench.finish(device, &file);
         Ok(bench.report)
     }
+}
+
+/// Rows of one place: the name, requests in flight, and most by one call.
+fn rows(name: &str, depths: &[usize]) -> impl Iterator<Item = (String, usize, usize)> {
+    let lists = depths.iter().map(move |&depth| (format!("{name}_qd{depth}"), depth, depth));
+    let single = DEPTHS_SINGLE.map(|depth| (format!("{name}_single_qd{depth}"), depth, 1));
+    lists.chain(single)
 }
 
 /// What is read.
@@ -211,9 +223,20 @@ struct Case<'a> {
     file: File,
     direct: bool,
     depth: usize,
+    /// Most requests of one call.
+    list: usize,
     row: String,
     /// Of [`Kind::AS_THEY_ARE`].
     as_they_are: Measured,
+}
+
+impl Case<'_> {
+    /// What the subjects of one run are compared with.
+    fn beside(&self, measured: &Measured) -> anyhow::Result<Windows> {
+        let kernel = measured.get(KERNEL).map(|(_, windows)| windows.clone());
+        let kernel = kernel.context("the kernel's AIO is not to be had")?;
+        Ok(Windows { kernel, row: self.row.clone(), depth: self.depth, direct: self.direct })
+    }
 }
 
 /// The windows of the kernel's AIO that others are compared with.
@@ -230,13 +253,13 @@ impl Bench {
         &mut self,
         place: &'a Place,
         direct: bool,
-        depth: usize,
+        (depth, list): (usize, usize),
         row: String,
     ) -> anyhow::Result<Option<Case<'a>>> {
         match place.open(direct) {
             Ok(file) => {
                 let as_they_are = Measured::new();
-                Ok(Some(Case { place, file, direct, depth, row, as_they_are }))
+                Ok(Some(Case { place, file, direct, depth, list, row, as_they_are }))
             }
             // A file system may not have O_DIRECT.
             Err(error) if direct && !place.device => {
@@ -256,12 +279,7 @@ impl Bench {
             .partition(|&kind| kind == Kind::Setup2Thread);
         let mut measured = self.turns_of(&others, &case)?;
         measured.append(&mut self.turns_of(&thread, &case)?);
-        let beside = |measured: &Measured| -> anyhow::Result<Windows> {
-            let kernel = measured.get(KERNEL).map(|(_, windows)| windows.clone());
-            let kernel = kernel.context("the kernel's AIO is not to be had")?;
-            Ok(Windows { kernel, row: case.row.clone(), depth: case.depth, direct: case.direct })
-        };
-        let (first, second) = (beside(&case.as_they_are)?, beside(&measured)?);
+        let (first, second) = (case.beside(&case.as_they_are)?, case.beside(&measured)?);
         let mut polling = false;
         for kind in Kind::ALL {
             let (beside, from) = match kind {
@@ -278,9 +296,21 @@ impl Bench {
         Ok(())
     }
 
+    /// Rows and figures of a case that only what programs get as they are has a part in.
+    fn as_they_are(&mut self, case: &Case<'_>) -> anyhow::Result<()> {
+        let beside = case.beside(&case.as_they_are)?;
+        for kind in Kind::AS_THEY_ARE {
+            if let Some((polls, windows)) = case.as_they_are.get(kind.name()) {
+                self.add(&beside, kind, windows);
+                self.show(&beside, kind.name(), *polls, windows);
+            }
+        }
+        Ok(())
+    }
+
     /// Windows of some subjects, by turns.
     fn turns_of(&mut self, kinds: &[Kind], case: &Case<'_>) -> anyhow::Result<Measured> {
-        let &Case { place, direct, depth, ref file, ref row, .. } = case;
+        let &Case { place, direct, depth, list, ref file, ref row, .. } = case;
         let may_poll = direct && stage::has_poll_queues(&place.path);
         let mut loads = Vec::new();
         for &kind in kinds.iter().filter(|kind| direct || kind.takes_cached()) {
@@ -289,7 +319,7 @@ impl Bench {
                     if let Some(why) = subject.unpolled.as_ref().filter(|_| direct) {
                         self.note(format!("{row}: {} does not poll: {why}", kind.name()));
                     }
-                    loads.push(Load::new(subject, depth, place.bytes));
+                    loads.push(Load::new(subject, depth, list, place.bytes));
                 }
                 Err(error) => self.note(format!("{row}: {}: {error:#}", kind.name())),
             }
@@ -351,10 +381,13 @@ impl Bench {
             match row.as_str() {
                 "direct_qd1" => report.figure("dropin_cpu_saving_direct", 1.0 - cpu),
                 "cached_qd1" => report.figure("dropin_cpu_saving_single", 1.0 - cpu),
+                row if row.contains("_single_") => {
+                    report.figure(format!("dropin_cpu_saving_{row}"), 1.0 - cpu);
+                }
                 _ => {}
             }
         }
-        if !row.starts_with("direct") {
+        if !row.starts_with("direct_qd") {
             return;
         }
         match kind {
@@ -400,7 +433,7 @@ impl Bench {
             if submit.is_finite() { format!("{submit:.0}") } else { String::new() },
             format!("{:.1}", of(|window| window.p50_ns) / 1e3),
         ]);
-        if case.row.starts_with("direct") && name != KERNEL {
+        if case.row.starts_with("direct_qd") && name != KERNEL {
             let bars = &mut self.report.bars;
             let title = "rate, O_DIRECT, the kernel's AIO is 1";
             if bars.is_empty() {
