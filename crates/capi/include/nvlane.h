@@ -357,6 +357,32 @@ int nvl_wait(struct nvl_session *session,
              int64_t timeout_ns);
 
 /**
+ * Gives a descriptor for a loop of the program's own to poll for reading (poll, epoll, libuv), level- or edge-triggered;
+ * to be polled, and neither read nor closed. It serves all volumes of the session, and is the same at each call. Before
+ * sleeping call nvl_arm(), each time; when it is readable, nvl_reap(). Take it out of the loop before
+ * nvl_session_free().
+ *
+ * Errors: -EOPNOTSUPP with NVL_POLL; what the kernel says where there is no descriptor to be had.
+ *
+ * # Safety
+ * `session` is null or a session, not freed.
+ */
+int nvl_poll_fd(struct nvl_session *session);
+
+/**
+ * Hands over what was submitted, and gives how many commands can be reaped. If that is 0, the program may sleep on
+ * nvl_poll_fd(), which becomes readable as soon as there is something for the session to do; now and then for nothing that
+ * the program would see. Then, and when something was submitted meanwhile, this is to be called again. Never blocks.
+ *
+ * Errors: as for nvl_poll_fd(); -EOPNOTSUPP also where commands are in flight whose completions are polled for, or that a thread of
+ * the kernel submits (poll, hybrid, sqpoll of a device): only nvl_wait() and nvl_reap() tell of those.
+ *
+ * # Safety
+ * `session` is null or a session, not freed.
+ */
+int nvl_arm(struct nvl_session *session);
+
+/**
  * Gives how many commands were submitted and not yet reaped: what counts towards the depth.
  *
  * # Safety

@@ -6,7 +6,7 @@ use std::error::Error as StdError;
 use std::ffi::c_int;
 use std::io;
 use volume::Error;
-use volume::session::SessionError;
+use volume::session::{PollError, SessionError};
 
 /// Why a session could not be made.
 pub(crate) fn of_session(error: &SessionError) -> Failure {
@@ -17,6 +17,15 @@ pub(crate) fn of_session(error: &SessionError) -> Failure {
         }
         SessionError::Reactor(reactor::Error::Ring(error)) => error.errno().unwrap_or(libc::EIO),
         SessionError::Reactor(error) => below(error).unwrap_or(libc::EIO),
+    };
+    Failure::new(errno, error.to_string())
+}
+
+/// Why nobody can sleep on a session's descriptor.
+pub(crate) fn of_poll(error: &PollError) -> Failure {
+    let errno = match error {
+        PollError::PollsAlways | PollError::Polls => libc::EOPNOTSUPP,
+        PollError::Eventfd(source) => source.raw_os_error().unwrap_or(libc::EIO),
     };
     Failure::new(errno, error.to_string())
 }

@@ -38,8 +38,8 @@ pub use copy::{
 };
 pub use failure::nvl_error;
 pub use session::{
-    NVL_DEPTH_MAX, NVL_POLL, nvl_config, nvl_flush, nvl_outstanding, nvl_session, nvl_session_free,
-    nvl_session_new, nvl_wait,
+    NVL_DEPTH_MAX, NVL_POLL, nvl_arm, nvl_config, nvl_flush, nvl_outstanding, nvl_poll_fd,
+    nvl_session, nvl_session_free, nvl_session_new, nvl_wait,
 };
 pub use status::{
     nvl_io_status_text, nvl_io_status_words, nvl_status_text, nvl_status_words, nvl_version,

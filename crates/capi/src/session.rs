@@ -5,6 +5,7 @@ use crate::failure::{Failure, answer};
 use crate::handle::{self, Handle};
 use crate::submission::Entries;
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Duration;
 use volume::session::{Session, SessionConfig};
@@ -156,6 +157,42 @@ pub unsafe extern "C" fn nvl_wait(session: *mut nvl_session, min: u32, timeout_n
     answer(unsafe { handle::of(session) }.map(|session| {
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
         session.session.wait(min as usize, timeout) as c_int
+    }))
+}
+
+/// Gives a descriptor for a loop of the program's own to poll for reading (poll, epoll, libuv), level- or edge-triggered;
+/// to be polled, and neither read nor closed. It serves all volumes of the session, and is the same at each call. Before
+/// sleeping call nvl_arm(), each time; when it is readable, nvl_reap(). Take it out of the loop before
+/// nvl_session_free().
+///
+/// Errors: -EOPNOTSUPP with NVL_POLL; what the kernel says where there is no descriptor to be had.
+///
+/// # Safety
+/// `session` is null or a session, not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvl_poll_fd(session: *mut nvl_session) -> c_int {
+    // SAFETY: as the caller promised.
+    answer(unsafe { handle::of(session) }.and_then(|session| {
+        let fd = session.session.poll_fd().map_err(|error| errno::of_poll(&error))?;
+        Ok(fd.as_raw_fd())
+    }))
+}
+
+/// Hands over what was submitted, and gives how many commands can be reaped. If that is 0, the program may sleep on
+/// nvl_poll_fd(), which becomes readable as soon as there is something for the session to do; now and then for nothing that
+/// the program would see. Then, and when something was submitted meanwhile, this is to be called again. Never blocks.
+///
+/// Errors: as for nvl_poll_fd(); -EOPNOTSUPP also where commands are in flight whose completions are polled for, or that a thread of
+/// the kernel submits (poll, hybrid, sqpoll of a device): only nvl_wait() and nvl_reap() tell of those.
+///
+/// # Safety
+/// `session` is null or a session, not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvl_arm(session: *mut nvl_session) -> c_int {
+    // SAFETY: as the caller promised.
+    answer(unsafe { handle::of(session) }.and_then(|session| {
+        let ready = session.session.arm().map_err(|error| errno::of_poll(&error))?;
+        Ok(ready as c_int)
     }))
 }
 

@@ -3,10 +3,10 @@
 //! allocator too: they see what it leaks and uses after it was freed. (valgrind 3.19 stops all threads while one
 //! waits in io_uring_enter, so that a library with threads of its own cannot run under it.)
 
-use namespace::memory::{Memory, MemoryOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use target::{NamespaceOptions, Server, ServerConfig, SubsystemConfig};
+use volume::OpenOptions;
 
 /// The folder of this repository.
 fn repository() -> PathBuf {
@@ -57,8 +57,9 @@ fn example(name: &str, folder: &Path, arguments: &[&str]) -> (Option<i32>, Strin
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// A target in this process with a namespace of memory: what keeps it running, and the namespace's URI.
-fn served() -> (Server, String) {
+/// A target in this process with two namespaces of memory, the second of which takes 5 ms for everything: what keeps it
+/// running, and their URIs.
+fn served() -> (Server, [String; 2]) {
     const NQN: &str = "nqn.2026-11.org.example:calls";
     let server = Server::start(&ServerConfig::default()).expect("a server");
     let subsystem = SubsystemConfig {
@@ -71,23 +72,23 @@ fn served() -> (Server, String) {
         fused: true,
     };
     server.add_subsystem(subsystem).expect("a subsystem");
-    let options =
-        MemoryOptions { bytes: 1 << 20, block_shift: 12, cores: 1, lend: true, uuid: None };
-    let volume = Memory::open(options).expect("memory");
-    let options =
-        NamespaceOptions { nsid: Some(1), uuid: [0x42; 16], nguid: [0; 16], ana_group: 1 };
-    server.add_namespace(NQN, &options, volume).expect("a namespace");
+    for (nsid, uri) in [(1, "mem:1M?bs=4096"), (2, "delay:5ms(mem:1M?bs=4096)")] {
+        let volume = volume::open(uri, &OpenOptions::default()).expect("memory");
+        let uuid = [0x42 + nsid as u8; 16];
+        let options = NamespaceOptions { nsid: Some(nsid), uuid, nguid: [0; 16], ana_group: 1 };
+        server.add_namespace(NQN, &options, volume).expect("a namespace");
+    }
     let (_, address) = server.add_listener(([127, 0, 0, 1], 0).into()).expect("a listener");
-    (server, format!("tcp://{address}/{NQN}?ns=1"))
+    (server, [1, 2].map(|nsid| format!("tcp://{address}/{NQN}?ns={nsid}")))
 }
 
 #[test]
 fn every_call_does_what_it_says() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (_server, remote) = served();
+    let (_server, remotes) = served();
     let program = compiled(&repository().join("crates/capi/tests/c/calls.c"), folder.path());
     let mut command = Command::new(&program);
-    command.arg(folder.path()).arg(remote);
+    command.arg(folder.path()).args(remotes);
     let output = run(command);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("all calls behave"), "{said}");
@@ -107,11 +108,11 @@ fn nothing_is_leaked_and_nothing_freed_is_used() {
     }
     let source = repository().join("crates/capi/tests/c/calls.c");
     let program = compiled_with(&source, folder.path(), SANITIZERS);
-    let (_server, remote) = served();
+    let (_server, remotes) = served();
     let mut command = Command::new(&program);
     command
         .arg(folder.path())
-        .arg(remote)
+        .args(remotes)
         .env("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0");
     let output = run(command);
     let said = String::from_utf8_lossy(&output.stdout);
@@ -149,6 +150,31 @@ fn the_passthrough_example_reads_any_volume() {
         assert_eq!(out, format!("read 64 blocks of {bytes} bytes, sum of their bytes {sum}\n"));
     }
     let (code, _, error) = example("passthrough.c", folder.path(), &["/nothing/there"]);
+    assert!(code == Some(1) && error.contains("/nothing"), "{error}");
+}
+
+#[test]
+fn the_poll_example_sleeps_in_a_loop_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("image").display().to_string();
+    std::fs::write(&image, vec![1; 1 << 20]).expect("a file");
+    let (_server, [remote, slow_remote]) = served();
+    let volumes = [
+        ("mem:1M?bs=4096".to_owned(), 0),
+        (format!("{image}?bs=4096"), 64 * 4096),
+        ("delay:5ms(mem:1M?bs=4096)".to_owned(), 0),
+        (remote, 0),
+        (slow_remote, 0),
+    ];
+    for (volume, sum) in volumes {
+        let (code, out, error) = example("poll.c", folder.path(), &[&volume]);
+        assert_eq!(code, Some(0), "{volume}: {error}");
+        assert_eq!(out, format!("read 64 blocks of 4096 bytes, sum of their bytes {sum}\n"));
+        // Eight times eight commands took 5 ms each, while the clock went on.
+        let ticks = error.split_once(' ').and_then(|(ticks, _)| ticks.parse::<u32>().ok());
+        assert!(!volume.contains("delay:") || ticks >= Some(10), "{volume}: {error}");
+    }
+    let (code, _, error) = example("poll.c", folder.path(), &["/nothing/there"]);
     assert!(code == Some(1) && error.contains("/nothing"), "{error}");
 }
 

@@ -22,7 +22,8 @@
 //! NVMe commands pass through the kernel on the same ring ([`Reactor::submit_command`]) if it was
 //! made for them ([`Config::kind`], docs/decisions/0005), or on a further one
 //! ([`Reactor::command_ring`]), as do polled completions and submission threads. Programs with a
-//! loop of their own take turns by [`Reactor::turn_for`] instead of [`Reactor::run`].
+//! loop of their own take turns by [`Reactor::turn_for`] instead of [`Reactor::run`], and may sleep there
+//! ([`Reactor::arm`]).
 //!
 //! What it does not do: futures and wakers, fairness between pollers beyond one call each per turn,
 //! or ordering among operations.
@@ -40,6 +41,7 @@ mod drive;
 mod error;
 mod files;
 mod mailbox;
+mod outside;
 mod pieces;
 mod pollers;
 mod pool;
@@ -59,6 +61,7 @@ pub use drive::Drive;
 pub use error::Error;
 pub use files::FixedFile;
 pub use mailbox::Mailbox;
+pub use outside::OutsideError;
 pub use pollers::PollerId;
 pub use pool::{Buffer, BufferPool};
 pub use provided::Provided;

@@ -5,8 +5,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{fmt, io};
 
 /// Letters that may wait in one mailbox; more are refused.
@@ -25,10 +25,19 @@ struct Shared {
     post: Mutex<Post>,
     /// There may be something in `post`. Stored after it was put there, read without the lock.
     pending: AtomicBool,
-    /// The reactor sleeps or is about to: whoever takes this writes the eventfd.
-    asleep: AtomicBool,
+    /// Where the reactor sleeps or is about to ([`AWAKE`], ...): whoever takes this writes the eventfd of that place.
+    asleep: AtomicU8,
     event: OwnedFd,
+    /// Told when it sleeps outside.
+    outside: OnceLock<OwnedFd>,
 }
+
+/// The reactor does not sleep.
+const AWAKE: u8 = 0;
+/// It sleeps in an enter of its ring, which reads [`Mailbox::event`].
+const INSIDE: u8 = 1;
+/// Its caller sleeps elsewhere, on [`Mailbox::outside`].
+const OUTSIDE: u8 = 2;
 
 /// What waits. The reactor swaps it for an empty one, so that memory is used again.
 #[derive(Default)]
@@ -52,8 +61,9 @@ impl Mailbox {
     pub(crate) fn new() -> io::Result<Mailbox> {
         // Not EFD_NONBLOCK: a read through the ring would then fail instead of waiting.
         let event = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let (pending, asleep) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Shared { post: Mutex::default(), pending, asleep, event };
+        let (pending, asleep) = (AtomicBool::new(false), AtomicU8::new(AWAKE));
+        let (post, outside) = (Mutex::default(), OnceLock::new());
+        let shared = Shared { post, pending, asleep, event, outside };
         Ok(Mailbox { shared: Arc::new(shared) })
     }
 
@@ -92,18 +102,34 @@ impl Mailbox {
     /// `pending`. All are SeqCst, so at least one side sees the other's write.
     fn notify(&self) {
         self.shared.pending.store(true, Ordering::SeqCst);
-        if self.shared.asleep.load(Ordering::SeqCst)
-            && self.shared.asleep.swap(false, Ordering::SeqCst)
-        {
-            rustix::io::write(&self.shared.event, &1u64.to_ne_bytes())
-                .expect("an eventfd takes a 1 while we hold it");
+        if self.shared.asleep.load(Ordering::SeqCst) == AWAKE {
+            return;
+        }
+        match self.shared.asleep.swap(AWAKE, Ordering::SeqCst) {
+            AWAKE => {}
+            OUTSIDE => self.rouse(),
+            _ => {
+                rustix::io::write(&self.shared.event, &1u64.to_ne_bytes())
+                    .expect("an eventfd takes a 1 while we hold it");
+            }
         }
     }
 
     /// Announces sleep. `false` if something waits, and then nobody will write the eventfd.
     #[inline]
     pub(crate) fn fall_asleep(&self) -> bool {
-        self.shared.asleep.store(true, Ordering::SeqCst);
+        self.fall_asleep_at(INSIDE)
+    }
+
+    /// The same where [`Mailbox::outside`] is slept on. Whoever is woken need not say so: at most it is told once too
+    /// often.
+    pub(crate) fn fall_asleep_outside(&self) -> bool {
+        self.fall_asleep_at(OUTSIDE)
+    }
+
+    #[inline]
+    fn fall_asleep_at(&self, place: u8) -> bool {
+        self.shared.asleep.store(place, Ordering::SeqCst);
         if self.shared.pending.load(Ordering::SeqCst) {
             self.wake_up();
             return false;
@@ -114,7 +140,7 @@ impl Mailbox {
     /// Sleep is over.
     #[inline]
     pub(crate) fn wake_up(&self) {
-        self.shared.asleep.store(false, Ordering::SeqCst);
+        self.shared.asleep.store(AWAKE, Ordering::SeqCst);
     }
 
     /// Whether [`Mailbox::collect`] may find something.
@@ -138,6 +164,22 @@ impl Mailbox {
         let mut post = self.lock();
         post.closed = true;
         std::mem::take(&mut post.letters)
+    }
+
+    /// What tells those who sleep outside, made at the first call. It does not block.
+    pub(crate) fn outside(&self) -> io::Result<&OwnedFd> {
+        if let Some(event) = self.shared.outside.get() {
+            return Ok(event);
+        }
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(self.shared.outside.get_or_init(|| event))
+    }
+
+    /// Wakes those who sleep outside.
+    pub(crate) fn rouse(&self) {
+        let event = self.shared.outside.get().expect("made before anybody sleeps on it");
+        // One that takes no more, since somebody else has written it, is readable.
+        let _ = rustix::io::write(event, &1u64.to_ne_bytes());
     }
 
     /// The descriptor that becomes readable to wake the reactor.

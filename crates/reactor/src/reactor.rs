@@ -4,6 +4,7 @@ use crate::blocking::{Blocking, Line, Work};
 use crate::command_ring::CommandRings;
 use crate::files::{Files, FixedFile};
 use crate::mailbox::Post;
+use crate::outside::Outside;
 use crate::pollers::Pollers;
 use crate::slots::{OWN, Slots};
 use crate::spin::Spin;
@@ -127,6 +128,7 @@ pub struct Reactor {
     /// A read of the mailbox's eventfd is in flight, into `wakes`.
     pub(crate) wake_armed: Cell<bool>,
     pub(crate) wakes: UnsafeCell<u64>,
+    pub(crate) outside: Outside,
     /// [`Reactor::run`] or a turn of the caller's is under way.
     pub(crate) turning: Cell<bool>,
     /// Rings beside the first that have something in flight.
@@ -204,6 +206,7 @@ impl Reactor {
             brought: Cell::new(0),
             wake_armed: Cell::new(false),
             wakes: UnsafeCell::new(0),
+            outside: Outside::default(),
             turning: Cell::new(false),
             commands: Rc::default(),
             files: RefCell::default(),

@@ -1,6 +1,7 @@
 //! The loop: one turn after the other, sleeping between them, draining at the end.
 
 use crate::anchor;
+use crate::outside::ALARM;
 use crate::reactor::{Reactor, State, Waiting};
 use crate::slots::OWN;
 use rustix::io::Errno;
@@ -131,7 +132,7 @@ impl Reactor {
     }
 
     /// Parks pollers up to the first that has something to do. Whether none has.
-    fn park_all(&self) -> bool {
+    pub(crate) fn park_all(&self) -> bool {
         let listed = self.pollers.borrow().listed();
         let parked = (0..listed).all(|place| self.park(place));
         self.pollers.borrow_mut().sweep();
@@ -153,7 +154,7 @@ impl Reactor {
     }
 
     /// Hands queued entries to the kernel and has it run completion work, if there is either.
-    fn flush_first(&self) {
+    pub(crate) fn flush_first(&self) {
         if !self.backlog.borrow().is_empty() {
             self.refill();
         }
@@ -209,8 +210,10 @@ impl Reactor {
     fn deliver(&self, completion: Completion) -> bool {
         let Completion { user_data, result, flags, extra } = completion;
         if user_data & OWN != 0 {
-            if user_data == WAKE {
-                self.wake_armed.set(false);
+            match user_data {
+                WAKE => self.wake_armed.set(false),
+                ALARM => self.outside.alarm.set(None),
+                _ => {}
             }
             return false;
         }

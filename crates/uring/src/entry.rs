@@ -8,6 +8,9 @@ use std::os::fd::RawFd;
 /// Flags of an entry (`IOSQE_*`), for its `flags` method: links, no completion on success.
 pub use io_uring::squeue::Flags;
 
+/// A time as entries point to it (`struct __kernel_timespec`), of a `Duration`.
+pub use io_uring::types::Timespec;
+
 pub use crate::command::{NvmeOp, NvmeUringCmd, big_nop, big_uring_cmd, nvme_command};
 
 /// A submission queue entry of 64 bytes (`struct io_uring_sqe`).
@@ -178,6 +181,16 @@ pub fn poll_add(file: File, events: u32) -> Entry {
 /// Ends the poll that was submitted with `user_data`; that one completes with `-ECANCELED`.
 pub fn poll_remove(user_data: u64) -> Entry {
     opcode::PollRemove::new(user_data).build()
+}
+
+/// Completes with `-ETIME` when `limit` has passed since the kernel has taken the entry, which is when it reads `limit`.
+pub fn timeout(limit: *const Timespec) -> Entry {
+    opcode::Timeout::new(limit).build()
+}
+
+/// Gives the timeout that was submitted with `user_data` another limit, from now on; `-ENOENT` if it has passed.
+pub fn timeout_update(user_data: u64, limit: *const Timespec) -> Entry {
+    opcode::TimeoutUpdate::new(user_data, limit).build()
 }
 
 /// Asks to end the entry that was submitted with `user_data`.

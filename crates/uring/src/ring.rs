@@ -4,7 +4,7 @@ use crate::queue::{self, Completions, Submissions};
 use crate::sys::{self, GetEvents, Parameters, Probe, Table, Timespec, Update};
 use crate::{BigEntry, BufferRing, Entry, Error, Kind, RingOptions, Setup};
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 use std::{io, mem, ptr};
 
@@ -344,6 +344,17 @@ impl Ring {
     /// Takes the group from the ring. Entries in flight that name it find no buffers any more.
     pub fn unregister_buffer_ring(&mut self, buffers: &BufferRing) -> io::Result<()> {
         buffers.unregister(self.fd.as_raw_fd())
+    }
+
+    /// Has the kernel add to the eventfd when something completes, or when completion work waits for an enter: unlike the
+    /// ring's own descriptor, which nobody is woken by while that work waits ([`RingOptions::pollable`]). Until the
+    /// ring is gone; one eventfd per ring (`EBUSY`).
+    pub fn register_eventfd(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
+        let fd = event.as_raw_fd();
+        let operation = sys::REGISTER_EVENTFD;
+        // SAFETY: one descriptor, which the kernel reads now, and whose file it keeps.
+        unsafe { sys::register(self.fd.as_raw_fd(), operation, (&raw const fd).cast(), 1) }?;
+        Ok(())
     }
 
     fn table(&mut self, operation: u32, count: u32) -> io::Result<()> {

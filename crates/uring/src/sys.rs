@@ -36,6 +36,7 @@ pub const ENTER_EXT_ARG: u32 = 1 << 3;
 pub const ENTER_REGISTERED_RING: u32 = 1 << 4;
 pub const ENTER_NO_IOWAIT: u32 = 1 << 7;
 
+pub const REGISTER_EVENTFD: u32 = 4;
 pub const REGISTER_PROBE: u32 = 8;
 pub const REGISTER_FILES2: u32 = 13;
 pub const REGISTER_FILES_UPDATE2: u32 = 14;

@@ -16,6 +16,8 @@
 //! look up its pages per command) or ordinary (a `Vec<u8>`, which the session owns while the command is in
 //! flight). See [`Bytes`].
 //!
+//! Who has a loop of his own (epoll, libuv, tokio) sleeps there, on a descriptor of the session's: [`Session::poll_fd`].
+//!
 //! A Copy ([`Submission::copy`]) takes its blocks from any volumes of the session; [`Volume::copy_to_all`] copies to
 //! several of them, and [`Volume::copy_range`] is for those who would rather wait.
 //!
@@ -36,6 +38,7 @@ mod submission;
 pub use bytes::{Bytes, RawBytes};
 pub use copies::CopyError;
 pub use copy::Ranges;
+pub use reactor::OutsideError as PollError;
 pub use submission::{Done, Reason, Rejected, Submission};
 
 use crate::{Error, OpenOptions, Uri};
@@ -47,6 +50,7 @@ use nvme::{Limits, Status};
 use overlaps::Overlaps;
 use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
 use std::cell::{Cell, RefCell};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,6 +64,9 @@ pub const DEPTH_MAX: usize = 32_768;
 /// How long the end of a session waits for commands that are not the kernel's any more: delayed
 /// ones, and those of a remote volume that has been lost. What the kernel holds is always waited for.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// Turns that [`Session::arm`] takes while there is something to do that completes no command.
+const ROUNDS_MAX: usize = 64;
 
 /// How long what a volume said of itself is relied upon.
 const LIMITS_AGE: Duration = Duration::from_secs(1);
@@ -277,6 +284,46 @@ impl Session {
                 return flights.ready();
             }
         }
+    }
+
+    /// A descriptor for a loop of the caller's own to poll for reading (`poll`, `epoll`, libuv, tokio's `AsyncFd`), level-
+    /// or edge-triggered; to be polled and not to be read. It serves all volumes of the session, and is the same at each
+    /// call. Nothing happens by itself while the caller sleeps: before he does he calls [`Session::arm`], each time, and
+    /// when it is readable he reaps.
+    ///
+    /// Take it out of the loop before the session is dropped.
+    ///
+    /// # Errors
+    /// The session never sleeps ([`SessionConfig::poll`]); no descriptor is to be had.
+    pub fn poll_fd(&self) -> Result<BorrowedFd<'_>, PollError> {
+        self.core.reactor.descriptor()
+    }
+
+    /// Hands over what was submitted, and says how many commands wait to be reaped. If that is 0, the caller may sleep on
+    /// [`Session::poll_fd`], which becomes readable as soon as there is something for the session to do, now and then
+    /// for nothing that the caller would see: data of half a command, the end of a time. Then, and when something was submitted in the meantime,
+    /// this is to be called again. Never blocks.
+    ///
+    /// # Errors
+    /// As for [`Session::poll_fd`]; and where commands are in flight whose completions are polled for, or that a thread of the kernel
+    /// submits (`poll`, `hybrid`, `sqpoll` of a device): only looking tells of those, by [`Session::wait`] or
+    /// [`Session::reap`].
+    pub fn arm(&self) -> Result<usize, PollError> {
+        self.poll_fd()?;
+        let (flights, reactor) = (&self.core.flights, &self.core.reactor);
+        for _ in 0..ROUNDS_MAX {
+            let has_worked = self.core.turn(Drive::Poll);
+            let ready = flights.ready();
+            if ready > 0 {
+                return Ok(ready);
+            }
+            if !has_worked && reactor.arm()? {
+                return Ok(0);
+            }
+        }
+        // The caller's loop has other things to do as well: this goes on when it comes back, at once.
+        reactor.rouse();
+        Ok(0)
     }
 
     /// Commands submitted and not yet reaped: what counts towards the depth.

@@ -18,18 +18,23 @@ fn example(name: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn passthrough_reads_any_volume() {
+fn passthrough_reads_any_volume_and_so_does_a_loop_of_the_programs_own() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = folder.path().join("image").display().to_string();
     std::fs::write(&image, vec![1; 1 << 20]).expect("a file");
     let file = format!("{image}?bs=4096");
-    for (volume, bytes, sum) in [("mem:1M", 512, 0), (file.as_str(), 4096, 64 * 4096)] {
-        let (code, out, error) = example("passthrough", &[volume]);
-        assert_eq!(code, Some(0), "{volume}: {error}");
-        assert_eq!(out, format!("read 64 blocks of {bytes} bytes, sum of their bytes {sum}\n"));
+    let delayed = format!("delay:20ms({file})");
+    for name in ["passthrough", "poll"] {
+        for (volume, bytes, sum) in
+            [("mem:1M", 512, 0), (&*file, 4096, 64 * 4096), (&*delayed, 4096, 64 * 4096)]
+        {
+            let (code, out, error) = example(name, &[volume]);
+            assert_eq!(code, Some(0), "{volume}: {error}");
+            assert_eq!(out, format!("read 64 blocks of {bytes} bytes, sum of their bytes {sum}\n"));
+        }
+        let (code, _, error) = example(name, &["/nothing/there"]);
+        assert!(code == Some(1) && error.contains("/nothing"), "{error}");
     }
-    let (code, _, error) = example("passthrough", &["/nothing/there"]);
-    assert!(code == Some(1) && error.contains("/nothing"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-/* Every function, with what is right and what is wrong. Given a folder for files, and the URI of a remote namespace of 1 MiB in
- * blocks of 4096 bytes. Prints what fails, and exits 1. */
+/* Every function, with what is right and what is wrong. Given a folder for files, the URI of a remote namespace of 1 MiB in
+ * blocks of 4096 bytes, and that of another that takes its time. Prints what fails, and exits 1. */
 #include <errno.h>
 #include <nvlane.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,6 +319,86 @@ static void commands(struct nvl_session *session)
     CHECK(nvl_close(volume) == 0);
 }
 
+/* Sleeps in poll(2) alone while commands are in flight; gives how often. */
+static int polled(struct nvl_session *session, const char *uri)
+{
+    struct nvl_volume *volume = NULL;
+    struct nvl_completion done[8];
+    static unsigned char memory[8 * BLOCK];
+    struct pollfd event = {.fd = nvl_poll_fd(session), .events = POLLIN};
+    struct timespec before, after;
+    int slept = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    CHECK(event.fd >= 0 && nvl_poll_fd(session) == event.fd);
+    CHECK(nvl_open(session, uri, 0, &volume) == 0);
+    if (!volume)
+        return 0;
+    for (int round = 0; round < 20; round++) {
+        int seen = 0;
+        for (int at = 0; at < 8; at++) {
+            unsigned char *block = memory + at * BLOCK;
+            if (round % 2 == 0)
+                memset(block, round + at, BLOCK);
+            struct nvl_command command = blocks(round % 2 == 0 ? WRITE : READ, at, block, BLOCK, at);
+            CHECK(nvl_submit(volume, &command) == 0);
+        }
+        while (seen < 8) {
+            int ready = nvl_arm(session), count;
+            CHECK(ready >= 0);
+            if (ready == 0) {
+                while ((count = poll(&event, 1, 20000)) < 0 && errno == EINTR)
+                    continue;
+                CHECK(count == 1);
+                if (count != 1) {
+                    printf("%s: round %d: %d of 8 came\n", uri, round, seen);
+                    return slept;
+                }
+                slept++;
+            }
+            count = nvl_reap(session, done, 8);
+            CHECK(count >= 0);
+            for (int at = 0; at < count; at++)
+                CHECK(done[at].status == 0 && done[at].volume == (uint32_t)nvl_volume_id(volume));
+            for (int at = 0; at < count && round % 2 == 1; at++)
+                CHECK(memory[done[at].token * BLOCK] == round - 1 + (int)done[at].token);
+            seen += count;
+        }
+        CHECK(seen == 8 && nvl_outstanding(session) == 0);
+        if (round % 2 == 0)
+            memset(memory, 0xee, sizeof(memory));
+    }
+    /* What is told late, by whatever else wakes the session, is not told. */
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    CHECK(after.tv_sec - before.tv_sec < 10);
+    CHECK(nvl_close(volume) == 0);
+    return slept;
+}
+
+/* A loop of the program's own. */
+static void polling(const char *folder, const char *uri, const char *slow_uri)
+{
+    struct nvl_config config = {.size = sizeof(config), .depth = 8, .flags = NVL_POLL};
+    struct nvl_session *session = NULL;
+    char file[512];
+
+    FAILS(EINVAL, nvl_poll_fd(NULL));
+    FAILS(EINVAL, nvl_arm(NULL));
+    CHECK(nvl_session_new(&config, &session) == 0);
+    FAILS(EOPNOTSUPP, nvl_poll_fd(session));
+    FAILS(EOPNOTSUPP, nvl_arm(session));
+    CHECK(nvl_session_free(session) == 0);
+    config.flags = 0;
+    CHECK(nvl_session_new(&config, &session) == 0);
+    snprintf(file, sizeof(file), "%s/polled?create&size=1M&bs=4096", folder);
+    polled(session, "mem:1M?bs=4096");
+    polled(session, file);
+    CHECK(polled(session, "delay:5ms(mem:1M?bs=4096)") >= 20);
+    polled(session, uri);
+    CHECK(polled(session, slow_uri) >= 20);
+    CHECK(nvl_session_free(session) == 0);
+}
+
 static void *elsewhere(void *argument)
 {
     void **handles = argument;
@@ -334,6 +415,8 @@ static void *elsewhere(void *argument)
     FAILS(EPERM, nvl_wait(session, 1, 0));
     FAILS(EPERM, nvl_reap(session, &done, 1));
     FAILS(EPERM, nvl_outstanding(session));
+    FAILS(EPERM, nvl_poll_fd(session));
+    FAILS(EPERM, nvl_arm(session));
     FAILS(EPERM, nvl_open(session, "mem:1M", 0, &other));
     FAILS(EPERM, nvl_submit(volume, &command));
     FAILS(EPERM, nvl_close(volume));
@@ -485,7 +568,7 @@ int main(int argc, char **argv)
     struct nvl_config config = {.size = sizeof(config), .depth = 8, .buffer_bytes = 4 << 20};
     struct nvl_session *session = NULL;
 
-    if (argc != 3)
+    if (argc != 4)
         return 2;
     setvbuf(stdout, NULL, _IONBF, 0); /* a sanitizer that ends the program loses what is kept */
     CHECK(nvl_error() != NULL);
@@ -508,6 +591,7 @@ int main(int argc, char **argv)
     remote(session, argv[2]);
     commands(session);
     CHECK(nvl_session_free(session) == 0);
+    polling(argv[1], argv[2], argv[3]);
     ending();
     if (failures == 0)
         printf("all calls behave\n");

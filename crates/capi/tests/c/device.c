@@ -1,12 +1,14 @@
-/* NVMe devices by the C interface: admin commands, metadata, time-outs, and memory that the kernel does not take. For
- * tests/guest/library.sh; built with sanitizers.
+/* NVMe devices by the C interface: admin commands, metadata, time-outs, memory that the kernel does not take, and a
+ * loop of the program's own. For tests/guest/library.sh; built with sanitizers.
  *
  *   device NAMESPACE NAMESPACE_WITH_METADATA IDENTIFY_FILE
  *
  * Of the second namespace (blocks of 4096 bytes, 8 bytes of metadata) block 7 is overwritten. Identify Controller is
  * written to the file.
  */
+#include <errno.h>
 #include <nvlane.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +64,34 @@ static void refused(struct nvl_session *session, struct nvl_volume *volume, void
     printf("a read to no memory: %s\n", text);
 }
 
+/* Reads, with all sleep in poll(2); where completions are polled for, that is refused. */
+static void slept_for(struct nvl_session *session, struct nvl_volume *volume, unsigned char *data, int is_told)
+{
+    struct nvl_completion done[8];
+    struct pollfd event = {.fd = nvl_poll_fd(session), .events = POLLIN};
+    int ended = 0, sent = 0, ready, count;
+
+    CHECK(event.fd >= 0);
+    while (ended < 64) {
+        for (; sent < 64 && sent - ended < 8; sent++) {
+            struct nvl_command read = {.opcode = READ, .cdw12 = 7, .data = data, .data_len = BYTES, .token = sent};
+            CHECK(nvl_submit(volume, &read) == 0);
+        }
+        ready = nvl_arm(session);
+        CHECK(is_told ? ready >= 0 : ready > 0 || ready == -EOPNOTSUPP);
+        if (ready == 0) {
+            while ((count = poll(&event, 1, 10000)) < 0 && errno == EINTR)
+                continue;
+            CHECK(count == 1);
+        }
+        count = nvl_reap(session, done, 8);
+        CHECK(count >= 0);
+        for (int at = 0; at < count; at++)
+            CHECK(done[at].status == 0);
+        ended += count;
+    }
+}
+
 int main(int argc, char **argv)
 {
     static unsigned char data[BYTES] __attribute__((aligned(4096))), seen[BYTES] __attribute__((aligned(4096)));
@@ -96,6 +126,7 @@ int main(int argc, char **argv)
         /* And the next one is done. */
         struct nvl_command again = {.opcode = READ, .cdw12 = 7, .data = seen, .data_len = BYTES};
         CHECK(DO(carry_out(session, volume, again)) == 0);
+        DO(slept_for(session, volume, seen, at == 0));
         CHECK(nvl_close(volume) == 0);
     }
     CHECK(nvl_close(plain) == 0);

@@ -5,3 +5,4 @@ mod behaviour;
 mod copies;
 mod ending;
 mod memory;
+mod polling;
