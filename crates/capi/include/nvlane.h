@@ -80,6 +80,41 @@
 #define NVL_COPY_TARGETS_MAX 32768
 
 /**
+ * Bytes of nvl_path.name and nvl_path.reason, the zero at the end included.
+ */
+#define NVL_PATH_TEXT_BYTES 256
+
+/**
+ * nvl_path.access: live, and optimized by ANA, or there is no ANA.
+ */
+#define NVL_PATH_OPTIMIZED 0
+
+/**
+ * nvl_path.access: live; non-optimized by ANA: used where there is nothing optimized.
+ */
+#define NVL_PATH_NON_OPTIMIZED 1
+
+/**
+ * nvl_path.access: live, but commands would fail: inaccessible, persistent loss or change by ANA.
+ */
+#define NVL_PATH_INACCESSIBLE 2
+
+/**
+ * nvl_path.access: no connection now; one is being made.
+ */
+#define NVL_PATH_LOST 3
+
+/**
+ * nvl_path.access: the same, and what waits for it fails (fast_io_fail_tmo is over).
+ */
+#define NVL_PATH_FAILING 4
+
+/**
+ * nvl_path.access: given up for good (ctrl_loss_tmo is over).
+ */
+#define NVL_PATH_GONE 5
+
+/**
  * Memory that the kernel has registered for the session's ring, where it allows that.
  */
 struct nvl_buffer;
@@ -309,6 +344,60 @@ struct nvl_copy_target {
      * The first block there.
      */
     uint64_t first;
+};
+
+/**
+ * One way to a volume. Counts are since the volume was opened.
+ */
+struct nvl_path {
+    /**
+     * What tells it from the others, "tcp://192.0.2.1:4420"; cut off where it is longer.
+     */
+    char name[NVL_PATH_TEXT_BYTES];
+    /**
+     * Why it is not live, in words; empty if it is.
+     */
+    char reason[NVL_PATH_TEXT_BYTES];
+    /**
+     * NVL_PATH_*: connection and ANA state, the better the smaller. Commands are sent up to NVL_PATH_NON_OPTIMIZED.
+     */
+    uint32_t access;
+    /**
+     * What the policy gives it, 0 to 128.
+     */
+    uint32_t weight;
+    /**
+     * Of the commands sent by all paths since the call before this one, 0 to 1; at the first, since the volume was opened.
+     */
+    double share;
+    /**
+     * Commands in flight.
+     */
+    uint64_t in_flight;
+    /**
+     * Commands sent.
+     */
+    uint64_t commands;
+    /**
+     * Those that came back with an error of the path.
+     */
+    uint64_t errors;
+    /**
+     * Connections made after the first.
+     */
+    uint64_t reconnects;
+    /**
+     * Half of the latencies of the last some seconds are below, in nanoseconds; 0 where nothing was sent.
+     */
+    uint64_t p50_ns;
+    /**
+     * 99 of 100 are.
+     */
+    uint64_t p99_ns;
+    /**
+     * 0; for what later versions know.
+     */
+    uint64_t reserved[4];
 };
 
 #ifdef __cplusplus
@@ -571,6 +660,21 @@ int64_t nvl_copy_range(struct nvl_volume *target,
                        struct nvl_volume *source,
                        uint64_t source_first,
                        uint64_t blocks);
+
+/**
+ * Fills in how the paths to a volume are, up to `most` of them, and gives how many there are: 0 where there is but one way
+ * and nothing is known of it, as to a file. Never blocks; not for every command. A path is live once this session's own
+ * connection by it is made, which happens in the session's calls. What `nvlane paths` tells beside that (its details) is for
+ * people, and differs by policy.
+ *
+ * These are structures and not the JSON of `nvlane paths`, as with all else here: a program needs nothing to read them.
+ *
+ * # Safety
+ * `volume` is null or a volume, not closed; `paths` is writable for `most` elements, or null if `most` is 0.
+ */
+int nvl_paths(struct nvl_volume *volume,
+              struct nvl_path *paths,
+              uint32_t most);
 
 /**
  * Gives the specification's words for a completion's status, or null if it has none that are known here.

@@ -23,6 +23,7 @@ mod copy;
 mod errno;
 mod failure;
 mod handle;
+mod paths;
 mod session;
 mod status;
 mod submission;
@@ -37,6 +38,10 @@ pub use copy::{
     nvl_copy_source, nvl_copy_target, nvl_copy_to_all,
 };
 pub use failure::nvl_error;
+pub use paths::{
+    NVL_PATH_FAILING, NVL_PATH_GONE, NVL_PATH_INACCESSIBLE, NVL_PATH_LOST, NVL_PATH_NON_OPTIMIZED,
+    NVL_PATH_OPTIMIZED, NVL_PATH_TEXT_BYTES, nvl_path, nvl_paths,
+};
 pub use session::{
     NVL_DEPTH_MAX, NVL_POLL, nvl_arm, nvl_config, nvl_flush, nvl_outstanding, nvl_poll_fd,
     nvl_session, nvl_session_free, nvl_session_new, nvl_wait,

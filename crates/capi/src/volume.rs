@@ -3,6 +3,7 @@
 use crate::errno;
 use crate::failure::{Failure, answer};
 use crate::handle::{self, Handle};
+use crate::paths::Sent;
 use crate::session::nvl_session;
 use crate::submission::Entries;
 use nvme::limits::Passthrough;
@@ -32,6 +33,8 @@ pub struct nvl_volume(());
 pub(crate) struct State {
     pub(crate) volume: Volume,
     pub(crate) entries: Rc<Entries>,
+    /// What nvl_paths() has told of.
+    pub(crate) sent: Sent,
 }
 
 impl Handle for nvl_volume {
@@ -113,7 +116,7 @@ unsafe fn open(
         session.session.open_with(uri, &options).map_err(|error| errno::of_volume(&error))?;
     let entries = Rc::clone(&session.entries);
     // SAFETY: as the caller promised.
-    Ok(unsafe { handle::give(State { volume, entries }, out) })
+    Ok(unsafe { handle::give(State { volume, entries, sent: Sent::default() }, out) })
 }
 
 /// Closes a volume. It takes no more commands; those in flight complete.

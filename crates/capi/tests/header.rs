@@ -6,8 +6,16 @@ use std::fs;
 use std::path::Path;
 
 /// What C programs see, in the order of the header.
-const SOURCES: [&str; 7] =
-    ["session.rs", "volume.rs", "buffer.rs", "submission.rs", "copy.rs", "status.rs", "failure.rs"];
+const SOURCES: [&str; 8] = [
+    "session.rs",
+    "volume.rs",
+    "buffer.rs",
+    "submission.rs",
+    "copy.rs",
+    "paths.rs",
+    "status.rs",
+    "failure.rs",
+];
 
 #[test]
 fn the_header_is_up_to_date() {

@@ -58,8 +58,8 @@ fn example(name: &str, folder: &Path, arguments: &[&str]) -> (Option<i32>, Strin
 }
 
 /// A target in this process with two namespaces of memory, the second of which takes 5 ms for everything: what keeps it
-/// running, and their URIs.
-fn served() -> (Server, [String; 2]) {
+/// running, and their URIs, and that of the second by two paths.
+fn served() -> (Server, [String; 3]) {
     const NQN: &str = "nqn.2026-11.org.example:calls";
     let server = Server::start(&ServerConfig::default()).expect("a server");
     let subsystem = SubsystemConfig {
@@ -78,8 +78,14 @@ fn served() -> (Server, [String; 2]) {
         let options = NamespaceOptions { nsid: Some(nsid), uuid, nguid: [0; 16], ana_group: 1 };
         server.add_namespace(NQN, &options, volume).expect("a namespace");
     }
-    let (_, address) = server.add_listener(([127, 0, 0, 1], 0).into()).expect("a listener");
-    (server, [1, 2].map(|nsid| format!("tcp://{address}/{NQN}?ns={nsid}")))
+    let listener = || server.add_listener(([127, 0, 0, 1], 0).into()).expect("a listener").1;
+    let (a, b) = (listener(), listener());
+    let uris = [
+        format!("tcp://{a}/{NQN}?ns=1"),
+        format!("tcp://{a}/{NQN}?ns=2"),
+        format!("tcp://{a},{b}/{NQN}?ns=2&policy=round-robin"),
+    ];
+    (server, uris)
 }
 
 #[test]
@@ -158,13 +164,14 @@ fn the_poll_example_sleeps_in_a_loop_of_its_own() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = folder.path().join("image").display().to_string();
     std::fs::write(&image, vec![1; 1 << 20]).expect("a file");
-    let (_server, [remote, slow_remote]) = served();
+    let (_server, [remote, slow_remote, two_paths]) = served();
     let volumes = [
         ("mem:1M?bs=4096".to_owned(), 0),
         (format!("{image}?bs=4096"), 64 * 4096),
         ("delay:5ms(mem:1M?bs=4096)".to_owned(), 0),
         (remote, 0),
         (slow_remote, 0),
+        (two_paths, 0),
     ];
     for (volume, sum) in volumes {
         let (code, out, error) = example("poll.c", folder.path(), &[&volume]);

@@ -1,5 +1,6 @@
 /* Every function, with what is right and what is wrong. Given a folder for files, the URI of a remote namespace of 1 MiB in
- * blocks of 4096 bytes, and that of another that takes its time. Prints what fails, and exits 1. */
+ * blocks of 4096 bytes, that of another that takes its time, and of this one by two paths, round-robin. Prints what fails, and
+ * exits 1. */
 #include <errno.h>
 #include <nvlane.h>
 #include <poll.h>
@@ -399,6 +400,72 @@ static void polling(const char *folder, const char *uri, const char *slow_uri)
     CHECK(nvl_session_free(session) == 0);
 }
 
+/* How the two paths of a remote volume are, one of which takes its time; and of volumes without paths. */
+static void paths(struct nvl_session *session, const char *uri)
+{
+    struct nvl_volume *volume = NULL, *local = NULL;
+    struct nvl_path found[4];
+    struct nvl_completion done[8];
+    static unsigned char memory[8 * BLOCK];
+    double shares = 0;
+    uint64_t sent = 0, in_flight = 0;
+
+    CHECK(nvl_open(session, "mem:1M", 0, &local) == 0);
+    CHECK(nvl_paths(local, found, 4) == 0);
+    CHECK(nvl_close(local) == 0);
+    CHECK(nvl_open(session, uri, 0, &volume) == 0);
+    if (!volume)
+        return;
+    FAILS(EINVAL, nvl_paths(NULL, found, 4));
+    FAILS(EINVAL, nvl_paths(volume, NULL, 4));
+    CHECK(nvl_paths(volume, NULL, 0) == 2);
+    memset(found, 0xee, sizeof(found));
+    CHECK(nvl_paths(volume, found, 1) == 2);
+    CHECK(strncmp(found[0].name, "tcp://127.0.0.1:", 16) == 0 && found[0].share == 0);
+    CHECK(found[1].access == 0xeeeeeeee); /* no room for it */
+
+    /* Connected in the session's calls, one after the other. */
+    for (int tries = 0; found[0].access != NVL_PATH_OPTIMIZED || found[1].access != NVL_PATH_OPTIMIZED; tries++) {
+        CHECK(carry_out(session, volume, blocks(READ, 0, memory, BLOCK, 1)).status == 0);
+        CHECK(nvl_paths(volume, found, 4) == 2);
+        CHECK(tries < 2000);
+        if (tries == 2000)
+            return;
+    }
+    sent = found[0].commands + found[1].commands;
+    /* Commands under way, and what they have come to. */
+    for (int round = 0; round < 5; round++) {
+        for (int at = 0; at < 8; at++) {
+            struct nvl_command command = blocks(READ, at, memory + at * BLOCK, BLOCK, at);
+            CHECK(nvl_submit(volume, &command) == 0);
+        }
+        CHECK(nvl_flush(session) == 0);
+        CHECK(nvl_paths(volume, found, 4) == 2);
+        in_flight = found[0].in_flight + found[1].in_flight;
+        CHECK(in_flight == 8);
+        CHECK(nvl_wait(session, 8, -1) == 8 && nvl_reap(session, done, 8) == 8);
+    }
+    CHECK(nvl_paths(volume, found, 4) == 2);
+    CHECK(strcmp(found[0].name, found[1].name) != 0);
+    for (int at = 0; at < 2; at++) {
+        struct nvl_path *path = &found[at];
+        CHECK(strncmp(path->name, "tcp://127.0.0.1:", 16) == 0 && path->reason[0] == 0);
+        CHECK(path->access == NVL_PATH_OPTIMIZED && path->weight <= 128 && path->in_flight == 0);
+        CHECK(path->errors == 0 && path->reconnects == 0 && path->reserved[3] == 0);
+        CHECK(path->commands >= 20); /* round-robin */
+        CHECK(path->p50_ns >= 4000000 && path->p99_ns >= path->p50_ns);
+    }
+    CHECK(found[0].commands + found[1].commands == sent + 40);
+    /* Shares are of what was sent since then: one command. */
+    CHECK(carry_out(session, volume, blocks(READ, 0, memory, BLOCK, 1)).status == 0);
+    CHECK(nvl_paths(volume, found, 4) == 2);
+    shares = found[0].share + found[1].share;
+    CHECK(shares == 1 && (found[0].share == 0 || found[1].share == 0));
+    CHECK(found[0].commands + found[1].commands == sent + 41);
+    CHECK(nvl_paths(volume, found, 4) == 2 && found[0].share == 0 && found[1].share == 0);
+    CHECK(nvl_close(volume) == 0);
+}
+
 static void *elsewhere(void *argument)
 {
     void **handles = argument;
@@ -422,6 +489,7 @@ static void *elsewhere(void *argument)
     FAILS(EPERM, nvl_close(volume));
     FAILS(EPERM, nvl_volume_limits(volume, &limits));
     FAILS(EPERM, nvl_volume_id(volume));
+    FAILS(EPERM, nvl_paths(volume, NULL, 0));
     FAILS(EPERM, nvl_uri(volume, text, sizeof(text)));
     FAILS(EPERM, nvl_buffer_new(session, 1, &another));
     FAILS(EPERM, nvl_buffer_free(buffer));
@@ -568,7 +636,7 @@ int main(int argc, char **argv)
     struct nvl_config config = {.size = sizeof(config), .depth = 8, .buffer_bytes = 4 << 20};
     struct nvl_session *session = NULL;
 
-    if (argc != 4)
+    if (argc != 5)
         return 2;
     setvbuf(stdout, NULL, _IONBF, 0); /* a sanitizer that ends the program loses what is kept */
     CHECK(nvl_error() != NULL);
@@ -581,6 +649,7 @@ int main(int argc, char **argv)
     buffers(session);
     commands(session);
     copies(session);
+    paths(session, argv[4]);
     threads(session);
     CHECK(nvl_session_free(session) == 0);
     /* The same for whoever never sleeps. */
