@@ -2,7 +2,7 @@
 
 use crate::behaviour::{execute, file, session};
 use nvme::Status;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use volume::session::{Bytes, Done, PollError, Session, SessionConfig, Submission};
 
@@ -119,6 +119,40 @@ fn nothing_to_do_wakes_nobody_and_it_may_be_submitted_after_that() {
     assert_eq!((session.reap(&mut done), done[0].status), (1, Status::SUCCESS));
     while session.arm().expect("one may sleep") != 0 || sleep(&session, 0) {}
     assert!(!sleep(&session, 50));
+}
+
+/// As tokio and others have it: told once of each change, whether or not it was looked at.
+#[test]
+fn edges_are_enough() {
+    // SAFETY: a new descriptor, if it succeeds, which nobody else has.
+    let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+    let session = session(16);
+    let fd = session.poll_fd().expect("one may sleep").as_raw_fd();
+    let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+    let mut event = libc::epoll_event { events, u64: 0 };
+    let (add, raw) = (libc::EPOLL_CTL_ADD, epoll.as_raw_fd());
+    // SAFETY: one structure, which the call reads.
+    assert_eq!(unsafe { libc::epoll_ctl(raw, add, fd, &raw mut event) }, 0);
+    let volume = session.open("delay:300us(mem:1M?bs=4096)").expect("memory");
+    let quick = session.open("mem:1M?bs=4096").expect("memory");
+    let (mut done, mut ended, mut slept) = (Vec::new(), 0, 0);
+    while ended < 2_000 {
+        for at in session.outstanding()..16 {
+            let volume = if at % 8 == 0 { &quick } else { &volume };
+            volume.submit(Submission::read(at as u64, 1, vec![0; 4096])).expect("room");
+        }
+        if session.arm().expect("one may sleep") == 0 {
+            // SAFETY: as above, and written.
+            let count = unsafe { libc::epoll_wait(raw, &raw mut event, 1, PATIENCE) };
+            let error = std::io::Error::last_os_error();
+            let is_interrupted = count < 0 && error.kind() == std::io::ErrorKind::Interrupted;
+            assert!(count == 1 || is_interrupted, "after {ended} commands: {count}");
+            slept += 1;
+        }
+        ended += session.reap(&mut done);
+        done.clear();
+    }
+    assert!(slept > 100, "{slept}");
 }
 
 #[test]
