@@ -60,8 +60,14 @@ done
 figures aio_submit_ns io_setup2_submit_ns dropin_over_aio_min dropin_cpu_saving_single
 expect_json "$REPORT" '.machine.peers.fio | length > 0' true
 for subject in kernel drop-in polled io_setup2 io_setup2_sqthread io_setup2_rings bare fio_io_uring; do
-    expect_json "$REPORT" "[.rows[] | select(.subject == \"$subject\" and (.row | startswith(\"direct_\")))] | length" 7
+    expect_json "$REPORT" "[.rows[] | select(.subject == \"$subject\" and (.row | startswith(\"direct_qd\")))] | length" 7
 done
+# Who submits one at a time, as programs are that are not changed.
+for subject in kernel drop-in; do
+    expect_json "$REPORT" "[.rows[] | select(.subject == \"$subject\") | .row | select(contains(\"_single_\"))] | sort | join(\" \")" \
+        "$(printf '%s\n' {direct,file,cached}_single_qd{2,8,32} | LC_ALL=C sort | paste -sd ' ')"
+done
+for row in {direct,cached}_single_qd{2,8,32}; do figures dropin_over_aio_$row dropin_cpu_saving_$row; done
 # null_blk has a poll queue, and whoever is to poll does.
 expect_json "$REPORT" '[.rows[] | select(.row | startswith("direct_")) | .polled == (.subject != "kernel" and .subject != "drop-in")] | all' true
 expect_json "$REPORT" '[.rows[] | (.iops, .cpu_ns, .p50_ns) | length > 0 and all(. > 0)] | all' true

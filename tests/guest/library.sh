@@ -25,6 +25,8 @@ for language in rust c; do
         expect "passthrough in $language of $plain$options" "$("$run/passthrough" "$plain$options")" \
             "read 64 blocks of 512 bytes, sum of their bytes 32768"
     done
+    # In a loop of the program's own, which sleeps in poll(2) or epoll.
+    expect "poll in $language of $plain" "$("$run/poll" "$plain" 2>/dev/null)" "read 64 blocks of 512 bytes, sum of their bytes 32768"
     # Where it went is what the device says, one after the other.
     for _ in 1 2 3; do
         expect "zone_append in $language" "$("$run/zone_append" "$zoned")" "appended at block $next"

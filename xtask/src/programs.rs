@@ -34,7 +34,7 @@ const QUICK: &str = "quick";
 pub const SHIPPED: [&str; 2] = ["--package=nvlane", "--package=libaio"];
 
 /// The examples of the library, in Rust and in C.
-const LIBRARY_EXAMPLES: [&str; 3] = ["passthrough", "zone_append", "vendor"];
+const LIBRARY_EXAMPLES: [&str; 4] = ["passthrough", "poll", "zone_append", "vendor"];
 
 /// The programs of some scripts.
 #[derive(Debug)]
