@@ -12,6 +12,7 @@
 //!
 //! What it does not do: I/O. That is `session`.
 
+mod ana;
 mod connect;
 mod controller;
 mod discover;
@@ -23,6 +24,7 @@ mod namespace;
 mod registers;
 mod subsystems;
 mod text;
+mod topology;
 
 pub use discover::discover;
 pub use fields::hex_bytes;

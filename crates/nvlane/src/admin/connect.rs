@@ -1,7 +1,7 @@
 //! From the command line to a controller: addresses, names, and who we are.
 
 use crate::cli::RemoteArgs;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use host::client::{Client, ClientError, HostIdentity, Options, Peer};
 use host::keys::KeyFiles;
 use host::{Address, Local};
@@ -35,10 +35,15 @@ pub struct Remote {
     locals: Vec<Local>,
 }
 
-/// The subsystem that the URI of a remote volume names.
-pub fn subsystem_of(uri: &str) -> Option<String> {
+/// The subsystem that the URI of a remote volume names, and the NQN of the host that uses it.
+pub fn subsystem_of(uri: &str) -> Option<(String, String)> {
     match uri.parse::<Uri>().ok()?.kind {
-        Kind::Remote(volume) => Some(volume.options.association.nqn),
+        Kind::Remote(volume) => {
+            let config = volume.options.association;
+            let given = Some(config.host_nqn.as_str()).filter(|nqn| !nqn.is_empty());
+            let host = host::identity(given, None).nqn;
+            Some((config.nqn, host))
+        }
         _ => None,
     }
 }
@@ -134,11 +139,7 @@ impl Remote {
                 Err(error) => refusals.push(error),
             }
         }
-        if refusals.len() == 1 {
-            return Err(refusals.remove(0).into());
-        }
-        let said: Vec<String> = refusals.iter().map(ToString::to_string).collect();
-        bail!("no address answers: {}", said.join("; "))
+        Err(nobody(refusals))
     }
 
     /// The same of a discovery controller, which need not prove who it is: those that it names have to.
@@ -183,10 +184,50 @@ impl Remote {
 
     /// The URI of namespace `nsid` through the first address.
     pub fn uri(&self, nsid: u32) -> String {
-        let address = self.addresses.first().map(ToString::to_string).unwrap_or_default();
-        let nqn = namespace::percent::encode(Path::new(&self.nqn));
-        format!("{SCHEME}{address}/{nqn}?ns={nsid}")
+        self.uri_by(self.addresses.first(), nsid)
     }
+
+    /// The URI of namespace `nsid` through those addresses.
+    pub fn uri_by<'a>(
+        &self,
+        addresses: impl IntoIterator<Item = &'a SocketAddr>,
+        nsid: u32,
+    ) -> String {
+        uri_of(addresses, &self.nqn, nsid)
+    }
+
+    /// Whether the other one is the same subsystem by the same addresses, asked by the same host.
+    pub fn is_same_subsystem(&self, other: &Remote) -> bool {
+        let of =
+            |remote: &Remote| (remote.nqn.clone(), remote.addresses.clone(), remote.host.clone());
+        of(self) == of(other)
+    }
+}
+
+/// The URI of namespace `nsid` of a subsystem by those addresses.
+pub fn uri_of<'a>(
+    addresses: impl IntoIterator<Item = &'a SocketAddr>,
+    nqn: &str,
+    nsid: u32,
+) -> String {
+    let addresses: Vec<String> = addresses.into_iter().map(ToString::to_string).collect();
+    let nqn = namespace::percent::encode(Path::new(nqn));
+    format!("{SCHEME}{}/{nqn}?ns={nsid}", addresses.join(","))
+}
+
+/// An address as nvme-cli writes it, with that of the other end where it is known.
+pub fn address_text(address: SocketAddr, source: Option<SocketAddr>) -> String {
+    let source = source.map(|source| format!(",src_addr={}", source.ip())).unwrap_or_default();
+    format!("traddr={},trsvcid={}{source}", address.ip(), address.port())
+}
+
+/// The error where no address of a subsystem answers.
+pub fn nobody(mut refusals: Vec<ClientError>) -> anyhow::Error {
+    if refusals.len() == 1 {
+        return refusals.remove(0).into();
+    }
+    let said: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    anyhow!("no address answers: {}", said.join("; "))
 }
 
 /// A discovery log is but a few addresses, and not every discovery controller has digests.

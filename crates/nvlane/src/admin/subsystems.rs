@@ -1,6 +1,7 @@
 //! `nvlane list-subsys`: subsystems with the paths to them.
 
-use super::connect::{self, DISCOVERY_PORT, Remote};
+use super::ana::States;
+use super::connect::{self, DISCOVERY_PORT, Remote, address_text};
 use super::{discover, json, text};
 use crate::cli::{ListFormat, ListSubsysArgs, RemoteArgs};
 use crate::control::client::Client as Control;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use host::Local;
 use host::client::{Client, ClientError};
 use nvme::fabrics::DISCOVERY_NQN;
-use nvme::log::ana::AnaState;
+use nvme::identify::{Controller, ControllerType};
 use nvme::log::discovery::{Entry, SubsystemType};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -18,19 +19,23 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
-/// CMIC bit: the subsystem reports ANA states.
-const CMIC_ANA: u8 = 1 << 3;
-
 /// A subsystem as this host sees it.
 struct Subsystem {
     nqn: String,
     /// Empty where nobody has chosen one.
     policy: String,
+    /// The host that asks, or uses it; empty where that is not known.
+    host_nqn: String,
     paths: Vec<PathTo>,
 }
 
 /// A path to it.
+#[derive(Default)]
 struct PathTo {
+    /// What its controller says of itself, if it was asked.
+    identity: Option<Identity>,
+    /// The controller's id, if there is one.
+    controller: Option<u16>,
     transport: String,
     address: String,
     /// `live`, or what it is instead.
@@ -39,6 +44,39 @@ struct PathTo {
     ana: String,
     /// Why it is not live.
     reason: String,
+}
+
+/// What a controller says of itself and its subsystem.
+#[derive(Clone, Default)]
+struct Identity {
+    model: String,
+    serial: String,
+    firmware: String,
+    /// `nvm`, `discovery` or `administrative`, by the type of the controller.
+    kind: &'static str,
+}
+
+impl Identity {
+    fn of(controller: &Controller) -> Identity {
+        Identity {
+            model: text::of_field(&controller.mn),
+            serial: text::of_field(&controller.sn),
+            firmware: text::of_field(&controller.fr),
+            kind: match ControllerType(controller.cntrltype) {
+                ControllerType::IO => "nvm",
+                ControllerType::DISCOVERY => "discovery",
+                ControllerType::ADMINISTRATIVE => "administrative",
+                _ => "",
+            },
+        }
+    }
+}
+
+impl Subsystem {
+    /// What its first controller says that was asked; nothing where none was.
+    fn identity(&self) -> Identity {
+        self.paths.iter().find_map(|path| path.identity.clone()).unwrap_or_default()
+    }
 }
 
 /// `nvlane list-subsys`.
@@ -59,13 +97,15 @@ pub fn list_subsys(args: &ListSubsysArgs) -> Result<()> {
         subsystems.push(Subsystem {
             paths: paths.collect(),
             policy: remote.policy.clone().unwrap_or_default(),
+            host_nqn: remote.host.nqn.clone(),
             nqn: remote.nqn,
         });
     }
     let out = match args.output_format {
-        ListFormat::Normal => text_of(&subsystems).into_bytes(),
+        ListFormat::Normal => text_of(&subsystems, args.verbose).into_bytes(),
         ListFormat::Json => {
-            let subsystems: Vec<Value> = subsystems.iter().enumerate().map(json_of).collect();
+            let subsystems = subsystems.iter().enumerate();
+            let subsystems: Vec<Value> = subsystems.map(|it| json_of(it, args.verbose)).collect();
             json::write(Map::from_iter([("Subsystems".to_owned(), subsystems.into())]))
         }
     };
@@ -105,12 +145,17 @@ fn discovered(
                     transport: transport.to_owned(),
                     address: format!("traddr={address},trsvcid={port}"),
                     state: "unsupported".to_owned(),
-                    ana: String::new(),
                     reason: "not an address of TCP".to_owned(),
+                    ..PathTo::default()
                 },
             }
         });
-        subsystems.push(Subsystem { paths: paths.collect(), policy: String::new(), nqn });
+        subsystems.push(Subsystem {
+            paths: paths.collect(),
+            policy: String::new(),
+            host_nqn: discovery.host.nqn.clone(),
+            nqn,
+        });
     }
     Ok(())
 }
@@ -119,13 +164,17 @@ fn discovered(
 fn opened(volumes: Vec<VolumePaths>, subsystems: &mut Vec<Subsystem>) {
     for volume in volumes {
         // A volume with layers above it is no subsystem's alone, and goes by its own name.
-        let nqn = connect::subsystem_of(&volume.volume).unwrap_or(volume.volume);
+        let named = connect::subsystem_of(&volume.volume);
+        let (nqn, host_nqn) = named.unwrap_or((volume.volume, String::new()));
         let paths = volume.paths.into_iter().map(|path| {
             let (transport, mut address) = where_to(&path.name);
             if let Some(source) = path.details.get("source").filter(|_| path.is_live()) {
                 address += &format!(",src_addr={source}");
             }
+            let controller = path.details.get("controller").filter(|_| path.is_live());
             PathTo {
+                identity: None,
+                controller: controller.and_then(|id| id.parse().ok()),
                 transport: transport.to_owned(),
                 address,
                 state: if path.is_live() { "live".to_owned() } else { path.access.clone() },
@@ -134,7 +183,8 @@ fn opened(volumes: Vec<VolumePaths>, subsystems: &mut Vec<Subsystem>) {
             }
         });
         let paths = paths.collect();
-        subsystems.push(Subsystem { nqn, policy: volume.policy.unwrap_or_default(), paths });
+        let policy = volume.policy.unwrap_or_default();
+        subsystems.push(Subsystem { nqn, policy, host_nqn, paths });
     }
 }
 
@@ -163,44 +213,44 @@ fn look(remote: &Remote, address: SocketAddr) -> PathTo {
 
 /// Connects to one address, to see how the subsystem is through it.
 fn look_by(remote: &Remote, address: SocketAddr, by: &Local) -> PathTo {
-    let mut local = String::new();
+    let mut path = PathTo {
+        transport: "tcp".to_owned(),
+        address: address_text(address, None),
+        ..PathTo::default()
+    };
     let mut ask = || -> Result<String, ClientError> {
         let mut client = remote.connect_to(address, by)?;
-        if let Some(source) = client.local_address() {
-            local = format!(",src_addr={}", source.ip());
-        }
-        ana_state(&mut client, remote.nsid)
+        path.address = address_text(address, client.local_address());
+        path.controller = Some(client.controller_id());
+        let controller = client.identify_controller()?;
+        path.identity = Some(Identity::of(&controller));
+        ana_states(&mut client, &controller, remote.nsid)
     };
-    let (state, ana, reason) = match ask() {
-        Ok(ana) => ("live", ana, String::new()),
-        Err(error) => ("unreachable", String::new(), error.to_string()),
+    (path.state, path.ana, path.reason) = match ask() {
+        Ok(ana) => ("live".to_owned(), ana, String::new()),
+        Err(error) => ("unreachable".to_owned(), String::new(), error.to_string()),
     };
-    let (ip, port) = (address.ip(), address.port());
-    PathTo {
-        transport: "tcp".to_owned(),
-        address: format!("traddr={ip},trsvcid={port}{local}"),
-        state: state.to_owned(),
-        ana,
-        reason,
-    }
+    path
 }
 
 /// The ANA state of the namespace through this controller; of all groups that have a namespace, if
 /// none was named.
-fn ana_state(client: &mut Client, nsid: Option<u32>) -> Result<String, ClientError> {
-    let controller = client.identify_controller()?;
-    if controller.cmic & CMIC_ANA == 0 {
+fn ana_states(
+    client: &mut Client,
+    controller: &Controller,
+    nsid: Option<u32>,
+) -> Result<String, ClientError> {
+    let all = States::ask(client, controller)?;
+    if !all.are_reported() {
         return Ok(String::new());
     }
     let nsids = match nsid {
         Some(nsid) => vec![nsid],
         None => client.active_namespaces()?,
     };
-    let log = client.ana_groups(controller.nanagrpid.get())?;
     let mut states: Vec<&str> = Vec::new();
     for nsid in nsids {
-        let group = client.identify_namespace(nsid)?.anagrpid.get();
-        let state = log.state(group).map_or("unknown", state_name);
+        let state = all.of(&*client.identify_namespace(nsid)?);
         if !states.contains(&state) {
             states.push(state);
         }
@@ -208,28 +258,29 @@ fn ana_state(client: &mut Client, nsid: Option<u32>) -> Result<String, ClientErr
     Ok(states.join(","))
 }
 
-fn state_name(state: AnaState) -> &'static str {
-    match state {
-        AnaState::OPTIMIZED => "optimized",
-        AnaState::NON_OPTIMIZED => "non-optimized",
-        AnaState::INACCESSIBLE => "inaccessible",
-        AnaState::PERSISTENT_LOSS => "persistent-loss",
-        AnaState::CHANGE => "change",
-        _ => "unknown",
-    }
-}
-
-fn text_of(subsystems: &[Subsystem]) -> String {
+fn text_of(subsystems: &[Subsystem], verbose: bool) -> String {
     let mut out = String::new();
     for (index, subsystem) in subsystems.iter().enumerate() {
         let name = format!("nvme-subsys{index}");
         let _ = writeln!(out, "{name} - NQN={}", subsystem.nqn);
-        if !subsystem.policy.is_empty() {
-            let _ = writeln!(out, "{:1$}   iopolicy={2}", "", name.len(), subsystem.policy);
+        let Identity { model, serial, firmware, kind } = subsystem.identity();
+        for (what, value, shown) in [
+            ("hostnqn", &*subsystem.host_nqn, verbose),
+            ("model", &model, verbose),
+            ("serial", &serial, verbose),
+            ("firmware", &firmware, verbose),
+            ("iopolicy", &subsystem.policy, true),
+            ("type", kind, verbose),
+        ] {
+            if shown && !value.is_empty() {
+                let _ = writeln!(out, "{:1$}   {what}={value}", "", name.len());
+            }
         }
         out.push_str("\\\n");
         for path in &subsystem.paths {
-            let parts = [&path.transport, &path.address, &path.state, &path.ana];
+            let controller = path.controller.filter(|_| verbose).map(|id| format!("cntlid={id}"));
+            let controller = controller.unwrap_or_default();
+            let parts = [&path.transport, &path.address, &path.state, &path.ana, &controller];
             let parts: Vec<&str> =
                 parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
             let reason = match path.reason.as_str() {
@@ -242,31 +293,41 @@ fn text_of(subsystems: &[Subsystem]) -> String {
     out
 }
 
-fn json_of((index, subsystem): (usize, &Subsystem)) -> Value {
-    let paths: Vec<Value> = subsystem
-        .paths
-        .iter()
-        .map(|path| {
-            json!({
-                "Transport": path.transport,
-                "Address": path.address,
-                "State": path.state,
-                "ANAState": path.ana,
-                "Reason": path.reason,
-            })
-        })
-        .collect();
-    json!({
+fn json_of((index, subsystem): (usize, &Subsystem), verbose: bool) -> Value {
+    let path = |path: &PathTo| {
+        let mut json = json!({
+            "Transport": path.transport,
+            "Address": path.address,
+            "State": path.state,
+            "ANAState": path.ana,
+            "Reason": path.reason,
+        });
+        if verbose {
+            json["Cntlid"] = path.controller.into();
+        }
+        json
+    };
+    let mut json = json!({
         "Name": format!("nvme-subsys{index}"),
         "NQN": subsystem.nqn,
         "IOPolicy": subsystem.policy,
-        "Paths": paths,
-    })
+        "Paths": subsystem.paths.iter().map(path).collect::<Vec<Value>>(),
+    });
+    if verbose {
+        let Identity { model, serial, firmware, kind } = subsystem.identity();
+        json["HostNQN"] = subsystem.host_nqn.as_str().into();
+        json["Model"] = model.into();
+        json["Serial"] = serial.into();
+        json["Firmware"] = firmware.into();
+        json["Type"] = kind.into();
+    }
+    json
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::slice;
 
     #[test]
     fn addresses_of_paths_are_written_as_nvme_cli_does() {
@@ -288,19 +349,38 @@ mod tests {
             state: state.into(),
             ana: ana.into(),
             reason: reason.into(),
+            ..PathTo::default()
         };
-        let subsystem = Subsystem {
+        let mut subsystem = Subsystem {
             nqn: "nqn.a".into(),
             policy: "numa".into(),
-            paths: vec![path("live", "optimized", ""), path("unreachable", "", "refused")],
+            host_nqn: "nqn.h".into(),
+            paths: vec![path("unreachable", "", "refused"), path("live", "optimized", "")],
         };
-        assert_eq!(
-            text_of(&[subsystem]),
-            "nvme-subsys0 - NQN=nqn.a
+        let plain = "nvme-subsys0 - NQN=nqn.a
                iopolicy=numa
 \\
- +- tcp traddr=192.0.2.1,trsvcid=4420 live optimized
  +- tcp traddr=192.0.2.1,trsvcid=4420 unreachable (refused)
+ +- tcp traddr=192.0.2.1,trsvcid=4420 live optimized
+";
+        assert_eq!(text_of(slice::from_ref(&subsystem), false), plain);
+        let (model, serial) = ("M".into(), "S".into());
+        subsystem.paths[1].identity =
+            Some(Identity { model, serial, firmware: "1".into(), kind: "nvm" });
+        subsystem.paths[1].controller = Some(7);
+        assert_eq!(text_of(slice::from_ref(&subsystem), false), plain);
+        assert_eq!(
+            text_of(&[subsystem], true),
+            "nvme-subsys0 - NQN=nqn.a
+               hostnqn=nqn.h
+               model=M
+               serial=S
+               firmware=1
+               iopolicy=numa
+               type=nvm
+\\
+ +- tcp traddr=192.0.2.1,trsvcid=4420 unreachable (refused)
+ +- tcp traddr=192.0.2.1,trsvcid=4420 live optimized cntlid=7
 "
         );
     }

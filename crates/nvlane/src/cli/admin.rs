@@ -249,6 +249,7 @@ pub struct ShowRegsArgs {
   nvlane list                                      what the daemon on this machine serves
   nvlane list tcp://192.0.2.1:4420/nqn.2026-11.com.example:a
   nvlane list -a 192.0.2.1 -s 4420 -n nqn.2026-11.com.example:a -o json
+  nvlane list -v 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a'   by each address
   nvlane list disk.img mem:1G                      local volumes")]
 pub struct ListArgs {
     /// Volumes; of tcp://HOST:PORT/NQN without ?ns= all namespaces.
@@ -260,6 +261,9 @@ pub struct ListArgs {
     /// NQN of the subsystem.
     #[arg(short = 'n', long, value_name = "NQN", requires = "traddr")]
     pub nqn: Option<String>,
+    /// Show subsystems, controllers and namespaces apart, and how they belong together.
+    #[arg(short, long)]
+    pub verbose: bool,
     /// Control socket of the daemon, when no volume is named.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -273,6 +277,7 @@ pub struct ListArgs {
 #[command(after_help = "Examples:
   nvlane list-subsys                               the subsystems that the daemon's volumes are of
   nvlane list-subsys -a 192.0.2.1 -s 4420          all that a discovery controller names
+  nvlane list-subsys -a 192.0.2.1 -s 4420 -v       also what they are
   nvlane list-subsys 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1' -o json
 
 Each address is connected to once, to see whether it is live and what its ANA state is.")]
@@ -286,6 +291,9 @@ pub struct ListSubsysArgs {
     /// Only this subsystem.
     #[arg(short = 'n', long, value_name = "NQN", requires = "traddr")]
     pub nqn: Option<String>,
+    /// Show more: what the subsystem is, as which host it is asked, and ids of controllers.
+    #[arg(short, long)]
+    pub verbose: bool,
     /// Control socket of the daemon, when nothing is named.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

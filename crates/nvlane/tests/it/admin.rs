@@ -2,6 +2,8 @@
 //! docs/cli-json.md has it. A change here is a new schema version.
 
 use crate::daemon::{Daemon, nvlane};
+use crate::host::{HOST_NQN, Host};
+use nvme::fabrics::DISCOVERY_NQN;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -288,6 +290,242 @@ fn list_subsys_shows_paths_and_their_states() {
     // The daemon has opened nothing remote.
     let socket = daemon.socket.to_str().unwrap();
     assert_eq!(json(&["list-subsys", "--socket", socket])["Subsystems"], json!([]));
+}
+
+/// Two namespaces by two listeners, the second of which is not optimized for the second group.
+fn two_by_two(dir: &Path) -> Daemon {
+    let ports = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+    let daemon = Daemon::start(dir, &[&["mem:8M", "--nqn", NQN][..], &ports].concat());
+    daemon.call("volume_add", json!({"volume": "mem:4M?bs=4096", "ana_group": 2}));
+    let second = daemon.listeners[1];
+    daemon.call("ana_set", json!({"group": 2, "state": "non-optimized", "listener": second}));
+    daemon
+}
+
+/// Rows of the table with those heads, cut where the columns are.
+fn rows(text: &str, heads: &[&str]) -> Vec<Vec<String>> {
+    let mut lines =
+        text.lines().skip_while(|line| line.split_whitespace().collect::<Vec<_>>() != heads);
+    let _heads = lines.next().unwrap_or_else(|| panic!("no {heads:?}: {text}"));
+    let widths: Vec<usize> = lines.next().unwrap().split(' ').map(str::len).collect();
+    let cut = |line: &str| {
+        let (mut letters, mut cells) = (line.chars(), Vec::new());
+        for (index, width) in widths.iter().enumerate() {
+            let all = index + 1 == widths.len();
+            let cell: String =
+                letters.by_ref().take(if all { usize::MAX } else { width + 1 }).collect();
+            cells.push(cell.trim_end().to_owned());
+        }
+        cells
+    };
+    lines.take_while(|line| !line.is_empty()).map(cut).collect()
+}
+
+/// The tables of `list -v`.
+const SUBSYSTEMS: [&str; 3] = ["Subsystem", "Subsystem-NQN", "Controllers"];
+const CONTROLLERS: [&str; 9] =
+    ["Device", "Cntlid", "SN", "MN", "FR", "TxPort", "Address", "Subsystem", "Namespaces"];
+const NAMESPACES: [&str; 5] = ["Device", "NSID", "Usage", "Format", "Controllers"];
+
+#[test]
+fn list_verbose_shows_subsystems_controllers_and_namespaces_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = two_by_two(dir.path());
+    let [first, second] = daemon.listeners[..] else { panic!("{:?}", daemon.listeners) };
+    let both = format!("tcp://{first},{second}/{NQN}");
+    let told = json(&["list", "-v", &both, "mem:1M"]);
+    assert_eq!(keys(&told), "Devices Subsystems schema_version");
+    let [subsystem] = &told["Subsystems"].as_array().unwrap()[..] else { panic!("{told}") };
+    assert_eq!(keys(subsystem), "Controllers Namespaces Subsystem SubsystemNQN");
+    assert_eq!(
+        (&subsystem["Subsystem"], &subsystem["SubsystemNQN"]),
+        (&json!("nvme-subsys0"), &json!(NQN))
+    );
+    let known = json(&["id-ctrl", &both]);
+    let controllers = subsystem["Controllers"].as_array().unwrap();
+    assert_eq!(controllers.len(), 2, "{told}");
+    assert_ne!(controllers[0]["Cntlid"], controllers[1]["Cntlid"], "each has its own");
+    for (index, (one, address)) in controllers.iter().zip([first, second]).enumerate() {
+        let state = if index == 0 { "optimized" } else { "non-optimized" };
+        let mut one = one.clone();
+        assert!(one["Cntlid"].take().as_u64() > Some(0), "{told}");
+        assert!(one["HostNQN"].take().as_str().unwrap().starts_with("nqn."), "{told}");
+        let path = |nsid: u32, state: &str| {
+            let uri = format!("tcp://{address}/{NQN}?ns={nsid}");
+            json!({"Path": uri, "NSID": nsid, "ANAState": state})
+        };
+        let wanted = json!({
+            "Controller": format!("nvme{index}"), "Cntlid": null, "HostNQN": null,
+            "SerialNumber": known["sn"], "ModelNumber": "nvlane", "Firmware": known["fr"],
+            "Transport": "tcp",
+            "Address": format!("traddr=127.0.0.1,trsvcid={},src_addr=127.0.0.1", address.port()),
+            "State": "live", "Reason": "",
+            "Paths": [path(1, "optimized"), path(2, state)],
+        });
+        assert_eq!(one, wanted);
+    }
+    let served = daemon.call("volume_list", json!({}));
+    let namespace = |nsid: usize, bytes: u64, block: u64| {
+        json!({
+            "DevicePath": format!("{both}?ns={nsid}"), "NSID": nsid, "UUID": served[nsid - 1]["uuid"],
+            "UsedBytes": bytes, "MaximumLBA": bytes / block, "PhysicalSize": bytes, "SectorSize": block,
+        })
+    };
+    assert_eq!(
+        subsystem["Namespaces"],
+        json!([namespace(1, 8 << 20, 512), namespace(2, 4 << 20, 4096)])
+    );
+    // And what is there without -v, with the volume that is no namespace.
+    let devices = told["Devices"].as_array().unwrap();
+    let plain = json(&["list", &both, "mem:1M"]);
+    assert_eq!(keys(&devices[0]), keys(&plain["Devices"][0]));
+    let names = |devices: &[Value]| -> Vec<(Value, Value)> {
+        devices.iter().map(|one| (one["NameSpace"].clone(), one["UUID"].clone())).collect()
+    };
+    assert_eq!(names(devices), names(plain["Devices"].as_array().unwrap()));
+
+    let text = text(&["list", "-v", &both, "mem:1M"]);
+    assert_eq!(rows(&text, &SUBSYSTEMS), [["nvme-subsys0", NQN, "nvme0, nvme1"]]);
+    let controllers = rows(&text, &CONTROLLERS);
+    assert_eq!(controllers.len(), 2, "{text}");
+    assert_eq!(controllers[0][8], "0x1 optimized, 0x2 optimized");
+    assert_eq!(controllers[1][8], "0x1 optimized, 0x2 non-optimized");
+    assert_eq!(
+        (&*controllers[1][0], &*controllers[1][3], &*controllers[1][5], &*controllers[1][7]),
+        ("nvme1", "nvlane", "tcp", "nvme-subsys0")
+    );
+    let namespaces = rows(&text, &NAMESPACES);
+    assert_eq!(namespaces.len(), 3, "{text}");
+    assert_eq!(namespaces[1][..2], [format!("{both}?ns=2"), "0x2".to_owned()]);
+    assert_eq!(namespaces[1][3..], ["4096 B + 0 B", "nvme0, nvme1"]);
+    assert!(namespaces[2][0].starts_with("mem:"), "{text}");
+    assert_eq!((&*namespaces[2][1], &*namespaces[2][4]), ("-", "-"));
+}
+
+#[test]
+fn list_verbose_tells_which_address_does_not_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = two_by_two(dir.path());
+    let [first, second] = daemon.listeners[..] else { panic!("{:?}", daemon.listeners) };
+    let half = format!("tcp://127.0.0.1:1,{second}/{NQN}");
+    let told = json(&["list", "--verbose", &format!("{half}?ns=2"), &format!("{half}?ns=1")]);
+    // Two of its namespaces are one subsystem.
+    let [subsystem] = &told["Subsystems"].as_array().unwrap()[..] else { panic!("{told}") };
+    let [dead, live] = &subsystem["Controllers"].as_array().unwrap()[..] else { panic!("{told}") };
+    assert_eq!((&dead["State"], &dead["Cntlid"]), (&json!("unreachable"), &Value::Null));
+    assert!(dead["Reason"].as_str().unwrap().contains("127.0.0.1:1"), "{dead}");
+    assert_eq!((keys(dead), &dead["Paths"]), (keys(live), &json!([])));
+    // A namespace is where it can be reached.
+    let namespaces = subsystem["Namespaces"].as_array().unwrap();
+    let uri = |nsid: u32| json!(format!("tcp://{second}/{NQN}?ns={nsid}"));
+    assert_eq!(namespaces.len(), 2);
+    assert_eq!((&namespaces[0]["DevicePath"], &namespaces[1]["DevicePath"]), (&uri(1), &uri(2)));
+    let text = text(&["list", "-v", &format!("{half}?ns=2")]);
+    let controllers = rows(&text, &CONTROLLERS);
+    assert_eq!(controllers[0][1..5], ["-", "-", "-", "-"], "{text}");
+    assert!(controllers[0][8].starts_with("unreachable (tcp://127.0.0.1:1: "), "{text}");
+    assert_eq!(controllers[1][8], "0x2 non-optimized");
+    assert_eq!(rows(&text, &NAMESPACES)[0][4], "nvme1", "{text}");
+
+    let said = fails(&["list", "-v", &format!("tcp://127.0.0.1:1,127.0.0.1:2/{NQN}")]);
+    assert!(said.contains("no address answers"), "{said}");
+    let said = fails(&["list", "-v", &format!("tcp://{first},{second}/{NQN}?ns=9")]);
+    assert!(said.contains("namespace 9 is not active"), "{said}");
+}
+
+#[test]
+fn list_verbose_of_a_daemon_has_the_controllers_of_its_hosts() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = two_by_two(dir.path());
+    let socket = daemon.socket.to_str().unwrap();
+    let told = json(&["list", "-v", "--socket", socket]);
+    let alone = &told["Subsystems"][0];
+    assert_eq!((&alone["SubsystemNQN"], &alone["Controllers"]), (&json!(NQN), &json!([])));
+    assert_eq!(alone["Namespaces"].as_array().unwrap().len(), 2);
+
+    let host = Host::new(daemon.listeners[1], NQN).enabled();
+    let _asks = Host::new(daemon.listeners[0], DISCOVERY_NQN).enabled();
+    let told = json(&["list", "-v", "--socket", socket]);
+    let [one] = &told["Subsystems"][0]["Controllers"].as_array().unwrap()[..] else {
+        panic!("{told}")
+    };
+    let serial = &daemon.call("subsystem_list", json!({}))[0]["serial"];
+    let port = daemon.listeners[1].port();
+    let uri = |nsid: u32| format!("tcp://{}/{NQN}?ns={nsid}", daemon.listeners[1]);
+    let wanted = json!({
+        "Controller": "nvme0", "Cntlid": host.cntlid, "HostNQN": HOST_NQN, "SerialNumber": serial,
+        "ModelNumber": "", "Firmware": "", "Transport": "tcp",
+        "Address": format!("traddr=127.0.0.1,trsvcid={port},src_addr=127.0.0.1"),
+        "State": "live", "Reason": "",
+        "Paths": [
+            {"Path": uri(1), "NSID": 1, "ANAState": "optimized"},
+            {"Path": uri(2), "NSID": 2, "ANAState": "non-optimized"},
+        ],
+    });
+    assert_eq!(one, &wanted);
+    let text = text(&["list", "-v", "--socket", socket]);
+    assert_eq!(rows(&text, &CONTROLLERS)[0][8], "0x1 optimized, 0x2 non-optimized", "{text}");
+    assert_eq!(rows(&text, &NAMESPACES)[1][4], "nvme0", "{text}");
+}
+
+#[test]
+fn list_subsys_verbose_says_what_a_subsystem_is() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let daemon = two_by_two(dir.path());
+    let [first, second] = daemon.listeners[..] else { panic!("{:?}", daemon.listeners) };
+    let host = "nqn.2014-08.org.example:h";
+    // The first address has nobody behind it, and what is said comes from the others.
+    let volume =
+        format!("tcp://127.0.0.1:1,{first},{second}/{NQN}?ns=2&policy=numa&hostnqn={host}");
+    let known = json(&["id-ctrl", &volume]);
+    let told = json(&["list-subsys", "-v", &volume]);
+    let subsystem = &told["Subsystems"][0];
+    assert_eq!(keys(subsystem), "Firmware HostNQN IOPolicy Model NQN Name Paths Serial Type");
+    for (field, wanted) in [
+        ("HostNQN", &json!(host)),
+        ("Model", &known["mn"]),
+        ("Serial", &known["sn"]),
+        ("Firmware", &known["fr"]),
+        ("Type", &json!("nvm")),
+        ("IOPolicy", &json!("numa")),
+    ] {
+        assert_eq!(&subsystem[field], wanted, "{field}");
+    }
+    let paths = subsystem["Paths"].as_array().unwrap();
+    assert_eq!(keys(&paths[0]), "ANAState Address Cntlid Reason State Transport");
+    let states: Vec<&Value> = paths.iter().map(|path| &path["ANAState"]).collect();
+    assert_eq!(states, ["", "optimized", "non-optimized"]);
+    assert!(paths[0]["Cntlid"].is_null() && paths[1]["Cntlid"].is_u64(), "{told}");
+
+    let text = text(&["list-subsys", "-v", &volume]);
+    let serial = known["sn"].as_str().unwrap();
+    for part in [
+        &format!("hostnqn={host}"),
+        "model=nvlane",
+        &format!("serial={serial}"),
+        "iopolicy=numa",
+        "type=nvm",
+        " live non-optimized cntlid=",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // Without -v there is nothing of it.
+    let plain = json(&["list-subsys", &volume]);
+    assert_eq!(keys(&plain["Subsystems"][0]), "IOPolicy NQN Name Paths");
+
+    // A daemon knows of its volumes' subsystems how they are used.
+    let volume = format!("tcp://{first},{second}/{NQN}?ns=2&hostnqn={host}");
+    let gateway = Daemon::start(other.path(), &[&volume, "--nqn", "nqn.2026-11.com.example:g"]);
+    let socket = gateway.socket.to_str().unwrap();
+    let told = json(&["list-subsys", "-v", "--socket", socket]);
+    let subsystem = &told["Subsystems"][0];
+    assert_eq!((&subsystem["HostNQN"], &subsystem["Model"]), (&json!(host), &json!("")));
+    let ids = subsystem["Paths"].as_array().unwrap().iter().map(|path| &path["Cntlid"]);
+    let mut ids: Vec<u64> = ids.map(|id| id.as_u64().unwrap()).collect();
+    let listed = daemon.call("controller_list", json!({}));
+    let listed = listed.as_array().unwrap().iter().map(|one| one["controller"].as_u64().unwrap());
+    ids.sort_unstable();
+    assert_eq!(ids, listed.collect::<Vec<_>>());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! added there, too.
 
 use crate::daemon::{Daemon, eventually, nvlane};
+use crate::host::Host;
 use crate::remote::{self, NQN, start, uri};
 use serde_json::{Map, Value, json};
 use std::process::Stdio;
@@ -210,6 +211,38 @@ fn list() {
 }
 
 #[test]
+fn list_verbose() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let mut wanted = json!({
+        "schema_version": "integer",
+        "Subsystems": [{
+            "Subsystem": "string", "SubsystemNQN": "string",
+            "Controllers": [{
+                "Controller": "string", "Cntlid": "integer", "HostNQN": "string",
+                "SerialNumber": "string", "ModelNumber": "string", "Firmware": "string",
+                "Transport": "string", "Address": "string", "State": "string",
+                "Reason": "string",
+                "Paths": [{"Path": "string", "NSID": "integer", "ANAState": "string"}],
+            }],
+            "Namespaces": [{
+                "DevicePath": "string", "NSID": "integer", "UUID": "string",
+                "UsedBytes": "integer", "MaximumLBA": "integer", "PhysicalSize": "integer",
+                "SectorSize": "integer",
+            }],
+        }],
+    });
+    let (remote, socket) = (uri(&daemon, ""), daemon.socket.to_str().unwrap());
+    // What is there without -v stays as it is.
+    wanted["Devices"] = shape(&json(&["list", &remote])["Devices"]);
+    let host = Host::new(daemon.listeners[0], NQN);
+    let _host = host.enabled();
+    for args in [&["list", "-v", &remote][..], &["list", "-v", "--socket", socket]] {
+        assert_eq!(shape(&json(args)), wanted, "{args:?}");
+    }
+}
+
+#[test]
 fn list_subsys() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let daemon = start(dir.path());
@@ -225,6 +258,12 @@ fn list_subsys() {
             }],
         }],
     });
+    let mut verbose = wanted.clone();
+    for field in ["HostNQN", "Model", "Serial", "Firmware", "Type"] {
+        verbose["Subsystems"][0][field] = "string".into();
+    }
+    verbose["Subsystems"][0]["Paths"][0]["Cntlid"] = "integer".into();
+    assert_eq!(shape(&json(&["list-subsys", "-v", &remote])), verbose);
     let (port, socket) = (daemon.listeners[0].port().to_string(), gateway.socket.to_str().unwrap());
     let nobody = format!("tcp://{},127.0.0.1:1/{NQN}?ns=1", daemon.listeners[0]);
     for (args, last) in [
