@@ -154,16 +154,22 @@ only their owner may read, and the configuration names those.")]
         #[arg(long)]
         json: bool,
     },
-    /// Check a configuration file without opening a volume, and say which changes by `nvlane ctl` a restart would drop.
+    /// Check a configuration file without opening a volume, and say which changes by `nvlane ctl` a restart would drop, and
+    /// which namespaces get another UUID or NGUID.
     #[command(after_help = "Examples:
   nvlane config check /etc/nvlane.toml && systemctl restart nvlane
-  nvlane config check nvlane.toml --data-dir /srv/nvlane      the state that `serve` has there")]
+  nvlane config check nvlane.toml --data-dir /srv/nvlane      the state that `serve` has there
+  nvlane config check nvlane.toml --socket /run/nvlane.sock   beside what is served now")]
     Check {
         /// The configuration file.
         file: PathBuf,
         /// The --data-dir that the server has; without it, beside the file and in the usual data directory.
         #[arg(long, value_name = "DIR")]
         data_dir: Option<PathBuf>,
+        /// Control socket of the daemon that serves it now, whose UUIDs and NGUIDs the file's are to be compared with; without it,
+        /// those of the state, if `nvlane ctl` has changed anything.
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
     },
     /// Show a configuration file with everything filled in that it leaves out.
     #[command(after_help = "Example:

@@ -18,6 +18,7 @@ pub mod identity;
 mod limits;
 mod name;
 pub mod nvmetcli;
+pub mod renamed;
 pub mod store;
 
 pub use authentication::Authentication;

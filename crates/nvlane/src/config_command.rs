@@ -1,11 +1,15 @@
 //! `nvlane config`: configurations without a daemon.
 
 use crate::cli::ConfigCommand;
+use crate::config::identity::Machine;
 use crate::config::nvmetcli::KeyFile;
+use crate::config::renamed::{self, Served};
 use crate::config::store::{Outlook, StoreError};
 use crate::config::{Config, file, nvmetcli, store};
+use crate::control::client::Client;
 use crate::{control, key, origin};
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -18,7 +22,9 @@ pub fn run(command: &ConfigCommand) -> Result<()> {
         ConfigCommand::Import { file, output, keys_dir, json } => {
             import(file, output.as_deref(), keys_dir.as_deref(), *json)
         }
-        ConfigCommand::Check { file, data_dir } => check(file, data_dir.as_deref()),
+        ConfigCommand::Check { file, data_dir, socket } => {
+            check(file, data_dir.as_deref(), socket.as_deref())
+        }
         ConfigCommand::Show { file, json } => {
             let (mut config, _) = file::read(file)?;
             config.complete();
@@ -29,11 +35,12 @@ pub fn run(command: &ConfigCommand) -> Result<()> {
 }
 
 /// Says whether a file can be served, and what that would make of the state that there is.
-fn check(path: &Path, data_dir: Option<&Path>) -> Result<()> {
+fn check(path: &Path, data_dir: Option<&Path>, socket: Option<&Path>) -> Result<()> {
     let (mut config, content) = file::read(path)?;
     let start = origin::start_of_file(&config, &content);
     config.complete();
     config.check_keys().with_context(|| path.display().to_string())?;
+    let daemon = socket.map(served_at).transpose()?;
     let volumes: usize = config.subsystems.iter().map(|s| s.namespaces.len()).sum();
     let subsystems = config.subsystems.len();
     let path_text = path.display();
@@ -44,7 +51,9 @@ fn check(path: &Path, data_dir: Option<&Path>) -> Result<()> {
     }
     // Where a state is, `serve` is told by its own --data-dir.
     let usual = control::path::data_dir();
+    let machine = Machine::known(data_dir.unwrap_or(&usual));
     let places = data_dir.map_or(vec![None, Some(&*usual)], |data_dir| vec![Some(data_dir)]);
+    let mut renamed = Vec::new();
     for place in places {
         let state = origin::state_of_file(path, place)?;
         let found = match store::outlook(&state, &start) {
@@ -71,10 +80,28 @@ fn check(path: &Path, data_dir: Option<&Path>) -> Result<()> {
                 for change in left.changes(&config) {
                     let _ = writeln!(text, "  {change}");
                 }
+                renamed.extend(left.renamed(&config, machine));
             }
         }
     }
+    // The daemon knows better than a state that it may have had.
+    if let Some(daemon) = daemon {
+        let served = Served { first: None, last: &daemon };
+        renamed = renamed::renamed(&served, &config, machine);
+    }
+    if !renamed.is_empty() {
+        text.push_str("hosts that stay connected take these for other disks:\n");
+    }
+    for namespace in renamed {
+        let _ = writeln!(text, "  {namespace}");
+    }
     Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// What the daemon serves whose control socket is there.
+fn served_at(socket: &Path) -> Result<Config> {
+    let config = Client::connect(socket)?.call("config_get", json!({}))?;
+    serde_json::from_value(config).context("the daemon is of another version")
 }
 
 fn import(from: &Path, to: Option<&Path>, keys_dir: Option<&Path>, json: bool) -> Result<()> {

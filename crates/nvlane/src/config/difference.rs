@@ -2,6 +2,7 @@
 
 use super::{Ana, Config, Namespace, Subsystem, authentication};
 use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
 
 /// The changes that make `after` of `before`, one line each. Of a namespace that has no UUID in `before`, nobody had
 /// opened the volume yet: its names are no change.
@@ -46,10 +47,9 @@ fn within(before: &Subsystem, after: &Subsystem, lines: &mut Vec<String>) {
         let name = format!("{nqn}: namespace {nsid}");
         match before.namespace(nsid) {
             None => lines.push(format!("{name} was added: {}", namespace.volume)),
-            Some(old) if old.uuid.is_some() && is_other(old, namespace) => {
-                lines.push(format!("{name} is {}, and was {}", namespace.volume, old.volume));
-            }
-            Some(_) => {}
+            // Its names were not noted yet.
+            Some(old) if old.uuid.is_none() => {}
+            Some(old) => other(&name, old, namespace, lines),
         }
     }
     let removed = |old: &&Namespace| old.nsid.is_some_and(|nsid| after.namespace(nsid).is_none());
@@ -84,9 +84,31 @@ fn groups_in_another_order(before: &[Ana], after: &[Ana]) -> BTreeSet<u32> {
     groups.filter(|&group| hold(before, after, group) != hold(after, before, group)).collect()
 }
 
-fn is_other(before: &Namespace, after: &Namespace) -> bool {
-    (&before.volume, before.uuid, before.ana_group, before.nofail)
-        != (&after.volume, after.uuid, after.ana_group, after.nofail)
+/// What is otherwise with one namespace, a line for each.
+fn other(name: &str, before: &Namespace, after: &Namespace, lines: &mut Vec<String>) {
+    if before.volume != after.volume {
+        lines.push(format!("{name} is {}, and was {}", after.volume, before.volume));
+    }
+    for (kind, is, was) in [("UUID", after.uuid, before.uuid), ("NGUID", after.nguid, before.nguid)]
+    {
+        if is != was {
+            lines.push(format!("{name} has the {kind} {}, and had {}", id(is), id(was)));
+        }
+    }
+    let (group, old) = (after.ana_group, before.ana_group);
+    if group != old {
+        lines.push(format!("{name} is in ANA group {group}, and was in {old}"));
+    }
+    if before.nofail != after.nofail {
+        let may = if after.nofail { "may be" } else { "must not be" };
+        lines.push(format!("{name} {may} missing at the start"));
+    }
+}
+
+/// A name as it is written in configurations, where all zero is none.
+pub(super) fn id(uuid: Option<Uuid>) -> String {
+    let given = uuid.filter(|uuid| !uuid.is_nil());
+    given.map_or("none".to_owned(), |uuid| uuid.to_string())
 }
 
 fn word(ana: &Ana) -> String {
@@ -111,7 +133,6 @@ fn set<T: PartialEq>(
 mod tests {
     use super::*;
     use crate::config::AnaState;
-    use uuid::Uuid;
 
     fn config() -> Config {
         let mut subsystem = Subsystem { nqn: "nqn.a".to_owned(), ..Subsystem::default() };
@@ -194,6 +215,34 @@ mod tests {
             (&[here, there, all], &[there, here, all], &[]),
         ] {
             assert_eq!(changes(&config(before), &config(after)), said, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_namespace_has_otherwise_is_said() {
+        let mut before = config();
+        let [one, two] = [1, 2].map(Uuid::from_u128);
+        before.subsystems[0].namespaces[0].nguid = Some(two);
+        let with = |change: fn(&mut Namespace)| {
+            let mut after = before.clone();
+            change(&mut after.subsystems[0].namespaces[0]);
+            changes(&before, &after)
+        };
+        let other = Uuid::from_u128(9);
+        for (said, wanted) in [
+            (
+                with(|it| it.uuid = Some(Uuid::from_u128(9))),
+                format!("has the UUID {other}, and had {one}"),
+            ),
+            (
+                with(|it| it.nguid = Some(Uuid::from_u128(9))),
+                format!("has the NGUID {other}, and had {two}"),
+            ),
+            (with(|it| it.nguid = Some(Uuid::nil())), format!("has the NGUID none, and had {two}")),
+            (with(|it| it.ana_group = 3), "is in ANA group 3, and was in 1".to_owned()),
+            (with(|it| it.nofail = true), "may be missing at the start".to_owned()),
+        ] {
+            assert_eq!(said, [format!("nqn.a: namespace 1 {wanted}")]);
         }
     }
 

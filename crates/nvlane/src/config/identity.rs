@@ -5,7 +5,7 @@
 
 use host::NVLANE;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 use uuid::Uuid;
 
@@ -17,18 +17,19 @@ impl Machine {
     /// Takes systemd's or D-Bus' machine id; where there is none (containers), a random id that
     /// is kept in `data_dir`.
     pub fn find(data_dir: &Path) -> io::Result<Machine> {
-        if let Some(id) = host::machine_id() {
-            return Ok(Machine::from_id(id));
-        }
-        let path = data_dir.join("machine-id");
-        if let Ok(text) = fs::read_to_string(&path)
-            && let Ok(id) = Uuid::try_parse(text.trim())
-        {
-            return Ok(Machine::from_id(id));
+        if let Some(machine) = Machine::known(data_dir) {
+            return Ok(machine);
         }
         let id = Uuid::new_v4();
-        super::store::write_atomically(&path, format!("{}\n", id.simple()).as_bytes())?;
+        let text = format!("{}\n", id.simple());
+        super::store::write_atomically(&kept_in(data_dir), text.as_bytes())?;
         Ok(Machine::from_id(id))
+    }
+
+    /// The same without keeping anything; None where nothing was kept yet.
+    pub fn known(data_dir: &Path) -> Option<Machine> {
+        let kept = || Uuid::try_parse(fs::read_to_string(kept_in(data_dir)).ok()?.trim()).ok();
+        host::machine_id().or_else(kept).map(Machine::from_id)
     }
 
     /// The machine with this id.
@@ -56,6 +57,11 @@ impl Machine {
         let uuid = Uuid::new_v5(&self.0, format!("subsystem {origin}").as_bytes());
         format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
     }
+}
+
+/// Where the id of a machine is kept that has none.
+fn kept_in(data_dir: &Path) -> PathBuf {
+    data_dir.join("machine-id")
 }
 
 /// The NGUID that goes with a UUID.

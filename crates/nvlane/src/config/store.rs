@@ -11,6 +11,8 @@
 //!                         .lock     held by who serves it; .new: being written
 //! ```
 
+use super::identity::Machine;
+use super::renamed::{self, Served};
 use super::{Config, difference};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -175,6 +177,11 @@ impl Left {
     /// What was changed, one line each. Where that is not known, what the state has otherwise than `now`.
     pub fn changes(&self, now: &Config) -> Vec<String> {
         difference::changes(self.base.as_ref().unwrap_or(now), &self.config)
+    }
+
+    /// Which namespaces hosts find under other names once `now` is served instead, one line each.
+    pub fn renamed(&self, now: &Config, machine: Option<Machine>) -> Vec<String> {
+        renamed::renamed(&Served { first: self.base.as_ref(), last: &self.config }, now, machine)
     }
 
     /// Why `now` is not to be served: who has to prove who it is is not let in without because a file was edited for

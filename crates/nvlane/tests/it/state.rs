@@ -389,6 +389,71 @@ fn changes_that_an_edited_file_drops_are_told_before_it_is_served() {
     assert!(!check(dir.path(), &file).contains("discards"), "it was put aside");
 }
 
+/// Hosts that stay connected would take the namespace for another disk.
+#[test]
+fn other_names_of_a_volume_are_told_before_it_is_served() {
+    const UUID: &str = "1b4e28ba-2fa1-41d2-883f-0016d3cca427";
+    const NGUID: &str = "6e6f7420-736f-6d65-7468-696e672e2e2e";
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nvlane.toml");
+    let args = ["--config", file.to_str().unwrap()];
+    let names = |names: &str| fs::write(&file, text("", "mem:1M") + names).unwrap();
+    names("");
+    let daemon = Daemon::start(dir.path(), &args);
+    let derived = volumes(&daemon)[0].clone();
+    let (uuid, nguid) = (derived["uuid"].as_str().unwrap(), derived["nguid"].as_str().unwrap());
+    // There is no state to compare with, but the daemon itself.
+    names(&format!("nguid = \"{NGUID}\"\n"));
+    let socket = daemon.socket.to_str().unwrap();
+    let told = |more: &[&str]| -> Vec<String> {
+        let mut command = nvlane();
+        command.args(["config", "check"]).arg(&file).arg("--data-dir").arg(dir.path().join("data"));
+        let output = command.args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8(output.stdout).unwrap();
+        let heading = "hosts that stay connected take these for other disks:\n";
+        let told = said.split_once(heading).map_or("", |(_, told)| told);
+        told.lines().map(|line| line.trim().to_owned()).collect()
+    };
+    let line = |kind: &str, is: &str, was: &str| {
+        format!("{NQN}: namespace 1 gets another {kind}: {is}, and had {was}")
+    };
+    assert_eq!(told(&[]), [""; 0]);
+    assert_eq!(told(&["--socket", socket]), [line("NGUID", NGUID, nguid)]);
+    daemon.call("volume_add", json!({"volume": "mem:2M"}));
+    assert_eq!(told(&[]), [line("NGUID", NGUID, nguid)], "the state has the names by now");
+    let none = "00000000-0000-0000-0000-000000000000";
+    names(&format!("uuid = \"{uuid}\"\nnguid = \"{none}\"\n"));
+    assert_eq!(told(&[]), [line("NGUID", "none", nguid)]);
+    names(&format!("uuid = \"{uuid}\"\nnguid = \"{nguid}\"\n"));
+    assert_eq!(told(&["--socket", socket]), [""; 0]);
+    assert_eq!(told(&[]), [""; 0]);
+    daemon.kill();
+
+    // What was given, and is not any more, is derived again.
+    names(&format!("uuid = \"{UUID}\"\nnguid = \"{NGUID}\"\n"));
+    let daemon = Daemon::start(dir.path(), &args);
+    daemon.call("volume_add", json!({"volume": "mem:2M"}));
+    let served = volumes(&daemon)[0].clone();
+    assert_eq!((&served["uuid"], &served["nguid"]), (&json!(UUID), &json!(NGUID)));
+    daemon.kill();
+    names("");
+    let made = "one that is made";
+    assert_eq!(told(&[]), [line("UUID", made, UUID), line("NGUID", made, NGUID)]);
+    let daemon = Daemon::start(dir.path(), &args);
+    let served = volumes(&daemon)[0].clone();
+    assert_eq!((&served["uuid"], &served["nguid"]), (&derived["uuid"], &derived["nguid"]));
+    // A volume that was put in the place of another by its id has other names, which the state has.
+    daemon.call("volume_remove", json!({"nsid": 1}));
+    daemon.call("volume_add", json!({"volume": "mem:1M", "nsid": 1, "nguid": NGUID}));
+    daemon.kill();
+    fs::write(&file, text("cores = 1\n", "mem:1M")).unwrap();
+    let said = check(dir.path(), &file);
+    let changed = format!("  {NQN}: namespace 1 has the NGUID {NGUID}, and had {nguid}\n");
+    assert!(said.contains(&changed), "{said}");
+    assert_eq!(told(&[]), [line("NGUID", nguid, NGUID)]);
+}
+
 /// A state of before has the fingerprint of the text alone.
 #[test]
 fn a_state_of_an_older_version_is_continued_and_loses_nothing_to_a_comment() {
