@@ -20,6 +20,14 @@ const READ: u8 = 0x02;
 const CNS_NAMESPACE: u32 = 0;
 const CNS_CONTROLLER: u32 = 1;
 const LOG_SMART: u32 = 2;
+const LOG_EFFECTS: u32 = 5;
+
+/// The log: bytes, where the I/O commands begin, and of each: that it is supported, and the bits that may be set of one
+/// which only reads (CSUPP, the bit of UUID selection, and its scope).
+const EFFECTS_BYTES: usize = 4096;
+const EFFECTS_IO: usize = 1024;
+const EFFECTS_CSUPP: u32 = 1;
+const EFFECTS_HARMLESS: u32 = EFFECTS_CSUPP | 1 << 19 | 0xfff << 20;
 
 /// Identify Controller: Log Page Attributes, of which bit 1 is the Commands Supported and Effects log
 /// (NVMe Base 2.1, Figure 312).
@@ -96,34 +104,17 @@ impl Node {
         }
     }
 
-    /// Who is not root may send a command only if the controller's effects log says that it does no
-    /// more than read or write: tries to read one block, and looks whether there is such a log.
+    /// Tries to read one block as this user, and looks at what others may.
     fn effects(&self, file: &File) -> Outcome {
         let mut controller = vec![0; 4096];
-        let read = identify(file, CNS_CONTROLLER, 0, &mut controller);
-        if let Err(error) = read {
-            return Outcome::never(format!("Identify Controller: {error}"));
+        if let Err(error) = identify(file, CNS_CONTROLLER, 0, &mut controller) {
+            return not_identified(&error);
         }
-        let has_log = controller[LPA] & LPA_EFFECTS != 0;
-        let without = "the controller has no Commands Supported and Effects log (LPA bit 1), so the kernel lets \
-                       only CAP_SYS_ADMIN pass commands through";
-        match read_block(file) {
-            Ok(()) if has_log => Outcome::yes(
-                "a Read was passed through, and the controller has the log that others than root need",
-            ),
-            Ok(()) => Outcome::no(
-                format!("a Read was passed through by this user; but {without}"),
-                machine::with_capabilities("cap_sys_admin"),
-            ),
-            Err(error) if error.raw_os_error() == Some(libc::EACCES) => Outcome::no(
-                format!(
-                    "a Read was refused ({error}); {}",
-                    if has_log { "the controller has the log" } else { without }
-                ),
-                machine::with_capabilities("cap_sys_admin"),
-            ),
-            Err(error) => Outcome::never(format!("a Read was passed through and failed: {error}")),
-        }
+        let log = match controller[LPA] & LPA_EFFECTS {
+            0 => Effects::None,
+            _ => effects_log(file),
+        };
+        unprivileged(&log, &read_block(file))
     }
 
     /// Reads the SMART log of the controller through its own node.
@@ -161,6 +152,93 @@ impl Node {
         let own = device.file_name()?.to_str()?;
         if is_controller(own) { Some(own.to_owned()) } else { any_of(&device) }
     }
+}
+
+/// The Commands Supported and Effects log of a controller. The kernel reads it when the controller is made, and passes a
+/// command of somebody without CAP_SYS_ADMIN only where it says that the command is supported and changes no more than
+/// blocks.
+enum Effects {
+    /// Its Identify data says that there is none.
+    None,
+    /// It is said to be there; only root may ask for it.
+    Unread,
+    /// It is said to be there, and the controller refused to give it.
+    Refused(String),
+    /// It was read; whether it lists Read as a command that changes nothing.
+    Read { lists_read: bool },
+}
+
+/// What reading one block by this user has come to, beside the log: what others than root may do.
+fn unprivileged(log: &Effects, read: &io::Result<()>) -> Outcome {
+    let denied = read.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EACCES));
+    let came = match read {
+        Ok(()) => "a Read was passed through by this user".to_owned(),
+        Err(error) if denied => format!("a Read was refused ({error})"),
+        Err(error) => {
+            return Outcome::never(format!("a Read was passed through and failed: {error}"));
+        }
+    };
+    let without = match log {
+        Effects::None => "the controller has no Commands Supported and Effects log (LPA bit 1)".to_owned(),
+        Effects::Refused(status) => {
+            format!("the controller does not give its Commands Supported and Effects log ({status})")
+        }
+        Effects::Read { lists_read: false } => {
+            "the controller's Commands Supported and Effects log does not say that Read is supported and harmless".to_owned()
+        }
+        Effects::Unread | Effects::Read { lists_read: true } if denied => {
+            return Outcome::no(
+                format!("{came}; the controller has the log that others than root need"),
+                machine::with_capabilities("cap_sys_admin"),
+            );
+        }
+        Effects::Unread | Effects::Read { lists_read: true } => {
+            return Outcome::yes(format!(
+                "{came}, and the controller has the log that others than root need"
+            ));
+        }
+    };
+    Outcome::no(
+        format!(
+            "{came}; {without}, so the kernel lets only root and CAP_SYS_ADMIN pass such commands through"
+        ),
+        machine::with_capabilities("cap_sys_admin"),
+    )
+}
+
+/// Identify Controller failed, which since Linux 6.2 any user may send.
+fn not_identified(error: &io::Error) -> Outcome {
+    match error.raw_os_error() {
+        Some(libc::EACCES) => Outcome::no(
+            "this kernel lets only root and CAP_SYS_ADMIN pass commands through, whatever they are",
+            machine::with_capabilities("cap_sys_admin"),
+        ),
+        _ => Outcome::never(format!("Identify Controller: {error}")),
+    }
+}
+
+/// Reads the log, as the kernel does.
+fn effects_log(file: &File) -> Effects {
+    let mut log = vec![0; EFFECTS_BYTES];
+    let dwords_z = log.len() as u32 / 4 - 1;
+    let command = Passthrough {
+        opcode: GET_LOG_PAGE,
+        nsid: u32::MAX,
+        cdw10: LOG_EFFECTS | dwords_z << 16,
+        ..Passthrough::default()
+    };
+    match pass(file, IOCTL_ADMIN64, command, &mut log) {
+        Ok(()) => Effects::Read { lists_read: lists_read(&log) },
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Effects::Unread,
+        Err(error) => Effects::Refused(error.to_string()),
+    }
+}
+
+/// Whether a log says of Read that it is supported, and has no effect (NVMe Base 2.1, section 5.1.12.1.6).
+fn lists_read(log: &[u8]) -> bool {
+    let at = EFFECTS_IO + 4 * usize::from(READ);
+    let entry = u32::from_le_bytes(log[at..at + 4].try_into().expect("four bytes"));
+    entry & EFFECTS_CSUPP != 0 && entry & !EFFECTS_HARMLESS == 0
 }
 
 fn is_controller(name: &str) -> bool {
@@ -239,6 +317,75 @@ fn pass(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is told of a controller without the log that others than root need, and what mends it.
+    #[test]
+    fn a_controller_without_an_effects_log_is_for_those_who_may_everything() {
+        let denied = || Err(io::Error::from_raw_os_error(libc::EACCES));
+        let refused = || Effects::Refused(nvme::Status::INVALID_FIELD.to_string());
+        let lists = |lists_read| Effects::Read { lists_read };
+        for (log, read, has, parts) in [
+            (
+                Effects::None,
+                Ok(()),
+                false,
+                &["was passed through by this user", "no Commands", "LPA bit 1"][..],
+            ),
+            (Effects::None, denied(), false, &["a Read was refused", "no Commands", "LPA bit 1"]),
+            (refused(), Ok(()), false, &["does not give", "Invalid Field"]),
+            (refused(), denied(), false, &["a Read was refused", "does not give"]),
+            (lists(false), Ok(()), false, &["does not say that Read is supported"]),
+            (lists(false), denied(), false, &["a Read was refused", "does not say"]),
+            (lists(true), Ok(()), true, &["and the controller has the log"]),
+            (Effects::Unread, Ok(()), true, &["and the controller has the log"]),
+            (Effects::Unread, denied(), false, &["a Read was refused", "has the log"]),
+            (lists(true), denied(), false, &["a Read was refused", "has the log"]),
+        ] {
+            let outcome = unprivileged(&log, &read);
+            assert_eq!(outcome.has, has, "{}", outcome.found);
+            for part in parts {
+                assert!(outcome.found.contains(part), "{part}: {}", outcome.found);
+            }
+            // What helps is the right to everything, for the program that asks.
+            let mend = outcome.mend.unwrap_or_default();
+            assert_eq!(mend.starts_with("sudo setcap cap_sys_admin+ep /"), !has, "{mend}");
+            let who = "only root and CAP_SYS_ADMIN";
+            let lacks = !matches!(log, Effects::Unread | Effects::Read { lists_read: true });
+            assert_eq!(outcome.found.contains(who), lacks, "{}", outcome.found);
+        }
+        // The log has nothing to do with a medium that fails.
+        let failed = unprivileged(&Effects::None, &Err(io::Error::other("Unrecovered Read Error")));
+        assert!(failed.mend.is_none() && failed.found.contains("Unrecovered Read Error"));
+    }
+
+    /// Linux before 6.2.
+    #[test]
+    fn a_kernel_that_lets_only_root_pass_commands_is_told() {
+        let denied = not_identified(&io::Error::from_raw_os_error(libc::EACCES));
+        assert!(denied.found.contains("this kernel lets only root"), "{}", denied.found);
+        assert!(denied.mend.unwrap().starts_with("sudo setcap cap_sys_admin+ep /"));
+        let other = not_identified(&io::Error::from_raw_os_error(libc::ENODEV));
+        assert!(other.mend.is_none() && other.found.starts_with("Identify Controller: "));
+    }
+
+    #[test]
+    fn a_log_says_whether_a_read_is_harmless() {
+        let mut log = vec![0; EFFECTS_BYTES];
+        assert!(!lists_read(&log), "not supported");
+        // As an admin command 02h is Get Log Page.
+        log[8] = 1;
+        assert!(!lists_read(&log));
+        for (entry, harmless) in [
+            (1, true),
+            (1 | 1 << 19 | 1 << 20, true),
+            (1 << 20, false),
+            (3, false),
+            (1 | 1 << 16, false),
+        ] {
+            log[1032..1036].copy_from_slice(&u32::to_le_bytes(entry));
+            assert_eq!(lists_read(&log), harmless, "{entry:#x}");
+        }
+    }
 
     #[test]
     fn of_several_controllers_a_live_one_is_asked() {
