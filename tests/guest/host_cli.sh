@@ -93,6 +93,16 @@ compare() {
     expect_json "$WORK/ours.json" '.Devices[0].SectorSize' "$block"
     expect_json "$WORK/ours.json" '.Devices[0].UUID' "$(<"/sys/block/${device#/dev/}/uuid")"
 
+    # The same apart: subsystem, controllers, namespaces.
+    nvme list -v -o json >"$WORK/list.json"
+    jq --arg nqn "$NQN" '{Subsystems: [.. | objects | select(.SubsystemNQN? == $nqn and .Controllers?)]}' "$WORK/list.json" >"$WORK/theirs.json"
+    "$NVLANE" list -v "$uri" -o json >"$WORK/ours.json"
+    expect_json "$WORK/theirs.json" '.Subsystems | length' 1
+    same "$peer: list -v" ".Subsystems | map({SubsystemNQN,
+        Controllers: [.Controllers[] | {SerialNumber, ModelNumber, Firmware, Transport, Paths: [.Paths[] | {ANAState}], Address: (.Address
+            | capture(\"traddr=(?<traddr>[^, ]+)\") + capture(\"trsvcid=(?<trsvcid>[0-9]+)\"))} | $trimmed],
+        Namespaces: ([.Namespaces[] | {NSID, UsedBytes, MaximumLBA, PhysicalSize, SectorSize}] | sort_by(.NSID))})"
+
     # nvme-cli has subsystems by host, and may know the address that the connection comes from.
     nvme list-subsys "$device" -o json >"$WORK/subsystems.json"
     jq --arg nqn "$NQN" '{Subsystems: [.. | objects | select(.NQN? == $nqn)]}' "$WORK/subsystems.json" >"$WORK/theirs.json"
