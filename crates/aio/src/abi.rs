@@ -91,6 +91,10 @@ pub const PWRITEV: u16 = 8;
 pub const FLAG_RESFD: u32 = 1;
 /// `IOCB_FLAG_IOPRIO`: `reqprio` counts.
 pub const FLAG_IOPRIO: u32 = 2;
+/// Where a priority has its class, and that of real time (linux/ioprio.h).
+pub const IOPRIO_CLASS_SHIFT: u32 = 13;
+/// `IOPRIO_CLASS_RT`.
+pub const IOPRIO_CLASS_RT: u16 = 1;
 
 /// `RWF_HIPRI`, which `io_submit` takes and forgets.
 pub const RWF_HIPRI: u32 = 1;

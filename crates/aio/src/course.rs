@@ -40,6 +40,36 @@ impl Course {
     }
 }
 
+/// How many iocbs of a list, from that place on and at most so many, are the kernel's for their priorities alone: it
+/// judges them with one call. One, where the first is for something else.
+pub fn asking(list: usize, most: u32, submitting: &Submitting) -> u32 {
+    let asks = |index: &u32| {
+        let iocb = iocb_at(list + *index as usize * size_of::<usize>());
+        iocb.is_some_and(|iocb| iocb.flags == abi::FLAG_IOPRIO && !allows(&iocb, submitting))
+    };
+    ((0..most).take_while(asks).count() as u32).max(1)
+}
+
+/// The kernel has taken the iocb of that place in a list: the priority of the next need not be asked for, if it is the same.
+pub fn learn_priority(place: usize, submitting: &mut Submitting) {
+    if let Some(priority) = iocb_at(place).as_ref().and_then(lasting_priority) {
+        submitting.priority = Some(priority);
+    }
+}
+
+/// The priority of an iocb that the kernel has taken, if it takes that from now on. Of what moves no data it has not
+/// looked at it, and who may have real time can lose that right.
+fn lasting_priority(iocb: &Iocb) -> Option<i16> {
+    let moves = matches!(iocb.opcode, abi::PREAD | abi::PWRITE | abi::PREADV | abi::PWRITEV);
+    let is_looked_at = iocb.flags & abi::FLAG_IOPRIO != 0 && moves;
+    let class = iocb.reqprio as u16 >> abi::IOPRIO_CLASS_SHIFT;
+    (is_looked_at && class != abi::IOPRIO_CLASS_RT).then_some(iocb.reqprio)
+}
+
+fn iocb_at(place: usize) -> Option<Iocb> {
+    caller::read::<usize>(place).and_then(caller::read::<Iocb>).ok()
+}
+
 /// Flags and priority that need no look by the kernel.
 #[inline]
 fn allows(iocb: &Iocb, submitting: &Submitting) -> bool {
@@ -86,6 +116,8 @@ fn transfer(iocb: &Iocb, files: &mut Files, many: bool) -> Course {
         .with_op_flags(flags);
     let way = file.way;
     match way {
+        // What is written here has the thread's priority and no other.
+        Way::Ring if write && file.extends(end) && priority != 0 => Course::Kernel,
         Way::Ring if write && file.extends(end) => Course::Here { write, flags, entry },
         Way::Ring => Course::Ring(entry, state::IO),
         // Vectors cannot be started again when the thread ends while it waits for its pages.
@@ -187,6 +219,50 @@ mod tests {
         let file = options.open(folder.path().join("file")).unwrap();
         file.set_len(1 << 16).unwrap();
         (folder, file)
+    }
+
+    /// Past the page cache, where the kernel's block layer is told of it.
+    #[test]
+    fn a_priority_is_passed_on_once_the_kernel_has_taken_it() {
+        const BEST_EFFORT: i16 = 2 << 13 | 3;
+        const REAL_TIME: i16 = 1 << 13 | 3;
+        const WRONG: i16 = 7 << 13;
+        let mut submitting = Submitting::new(Files::new());
+        let (_folder, file) = file(libc::O_DIRECT);
+        let fildes = file.as_raw_fd();
+        let iocb = |opcode, reqprio, offset| Iocb {
+            opcode,
+            fildes,
+            nbytes: 4096,
+            offset,
+            flags: abi::FLAG_IOPRIO,
+            reqprio,
+            ..Iocb::default()
+        };
+        let mut course = |iocb: &Iocb, learned| {
+            submitting.priority = learned;
+            let list = [std::ptr::from_ref(iocb) as usize; 3];
+            let asks = asking(list.as_ptr() as usize, 3, &submitting);
+            match Course::of(iocb, &mut submitting, false) {
+                // Byte 2 of `struct io_uring_sqe` on is its `ioprio`.
+                Course::Ring(entry, state::IO) => (asks, Some((entry.0[0] >> 16) as i16)),
+                Course::Kernel => (asks, None),
+                _ => panic!("neither to the ring nor to the kernel"),
+            }
+        };
+        for opcode in [abi::PREAD, abi::PWRITE] {
+            let one = iocb(opcode, BEST_EFFORT, 0);
+            assert_eq!(course(&one, None), (3, None), "nobody has taken it");
+            assert_eq!(course(&one, Some(BEST_EFFORT - 1)), (3, None), "nor another one");
+            assert_eq!(course(&one, lasting_priority(&one)), (1, Some(BEST_EFFORT)));
+            assert_eq!(lasting_priority(&iocb(opcode, REAL_TIME, 0)), None, "a right can go");
+            assert_eq!(lasting_priority(&Iocb { flags: 0, ..one }), None);
+        }
+        let beyond = iocb(abi::PWRITE, BEST_EFFORT, 1 << 16);
+        assert_eq!(course(&beyond, Some(BEST_EFFORT)), (1, None), "pwritev2 takes none");
+        for opcode in [abi::FSYNC, abi::FDSYNC, abi::POLL] {
+            assert_eq!(lasting_priority(&iocb(opcode, WRONG, 0)), None, "it was not looked at");
+        }
     }
 
     /// In the numbers of linux/io_uring.h and linux/fs.h.

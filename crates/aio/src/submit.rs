@@ -6,7 +6,7 @@
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller;
 use crate::context::{Context, Engine, Mode, Submitting, state};
-use crate::course::{Course, bytes_of};
+use crate::course::{self, Course, bytes_of};
 use crate::depth::FEW;
 use crate::inside::Inside;
 use crate::lock::Guard;
@@ -576,12 +576,16 @@ impl Batch<'_> {
     unsafe fn hand_over(&mut self, index: usize) -> Result<(), i32> {
         self.flush()?;
         let place = self.iocbs + index * size_of::<usize>();
+        let count = course::asking(place, self.nr - index as u32, &self.submitting);
         // SAFETY: passed on to the caller.
-        let taken = unsafe { self.natively(1, place) };
-        if taken != 1 {
+        let taken = unsafe { self.natively(count, place) };
+        if taken < 1 {
             return Err(taken);
         }
-        self.learn_priority(place);
+        let others = taken as u32 - 1;
+        self.done += others;
+        let place = place + others as usize * size_of::<usize>();
+        course::learn_priority(place, &mut self.submitting);
         if self.context.dead.load(SeqCst) {
             self.nr = self.done + 1;
         } else if !self.context.is_ring() && self.done + 1 < self.nr {
@@ -620,16 +624,6 @@ impl Batch<'_> {
         self.room = 0;
         self.submitting.files.begin_round();
         result
-    }
-
-    /// The kernel has allowed this iocb's priority: the next need not be asked for.
-    fn learn_priority(&mut self, place: usize) {
-        let iocb = caller::read::<usize>(place).and_then(caller::read::<Iocb>);
-        if let Ok(iocb) = iocb
-            && iocb.flags & abi::FLAG_IOPRIO != 0
-        {
-            self.submitting.priority = Some(iocb.reqprio);
-        }
     }
 
     /// Tells the kernel of the entries pushed; `lost` says how many it did not take.

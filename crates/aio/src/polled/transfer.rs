@@ -353,7 +353,10 @@ impl<'a> Batch<'a> {
         if context.has(SQWQ) {
             flags |= SQE_ASYNC;
         }
-        let priority = if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 };
+        // What moves no data has none: as the kernel's AIO, we do not look at it.
+        let has_priority =
+            iocb.flags & abi::FLAG_IOPRIO != 0 && !matches!(opcode, op::FSYNC | op::POLL_ADD);
+        let priority = if has_priority { iocb.reqprio as u16 } else { 0 };
         let entry = Entry::new(opcode, fd, priority).with_flags(flags);
         let entry = match opcode {
             op::FSYNC => entry.with_op_flags(u32::from(iocb.opcode == abi::FDSYNC)),

@@ -88,6 +88,18 @@ static void by_index(int fd, unsigned more)
     CHECK(io_submit(ctx, 1, (struct iocb **)indices), fixed ? -EINVAL : 1);
     if (!fixed)
         CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    indices[1] = 1;
+    /* The kernel looks at a priority when the request is carried out, and at none of what moves nothing. */
+    for (int class = 2; class < 8; class += 5) {
+        prepare(fd, IOPRIO);
+        iocbs[1] = iocb_of(FSYNC, fd, NULL, 0, 0), iocbs[1].flags = IOPRIO;
+        iocbs[0].reqprio = iocbs[1].reqprio = (int16_t)(class << 13 | 4);
+        for (int i = 0; i < 2; i++) {
+            CHECK(io_submit(ctx, 1, (struct iocb **)(indices + i)), 1);
+            CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+            CHECK(events[0].res, i == 1 ? 0 : class == 2 ? 4096 : -EINVAL);
+        }
+    }
     prepare(fd, 0);
     iocbs[0].opcode = 77;
     CHECK(io_submit(ctx, 1, (struct iocb **)indices), -EINVAL);

@@ -8,7 +8,7 @@ struct Wanted {
     /// Counters that are not 0, except in mode native.
     used: &'static [Counter],
     /// Requests that are the kernel's with io_uring from the beginning: of pipes, with flags that we leave
-    /// to it, from handlers, by eventfd, after the ring's descriptor was closed.
+    /// to it, with another priority than the one before, from handlers, by eventfd, after the ring's descriptor was closed.
     native: u64,
 }
 
@@ -32,7 +32,8 @@ impl Wanted {
     }
 }
 
-fn same(name: &str, case: Option<&str>, modes: &[&str], ways: Wanted) {
+/// Runs a case in each of the modes, beside the native library, and gives which ways it went.
+fn compared(name: &str, case: Option<&str>, modes: &[&str], check: impl Fn(&str, &Ways)) {
     let scratch = scratch();
     let program = compiled(name, &native(), scratch.path());
     let command = |mode: Option<&str>| {
@@ -44,12 +45,16 @@ fn same(name: &str, case: Option<&str>, modes: &[&str], ways: Wanted) {
     assert!(wanted.lines().count() > 5, "{wanted}");
     for mode in modes {
         let (got, told) = Ways::of(&mut command(Some(mode)), printed);
-        ways.check(mode, &told);
+        check(mode, &told);
         for (ours, native) in got.lines().zip(wanted.lines()) {
             assert_eq!(ours, native, "{name} {case:?}, mode {mode}, native on the right");
         }
         assert_eq!(got.lines().count(), wanted.lines().count());
     }
+}
+
+fn same(name: &str, case: Option<&str>, modes: &[&str], ways: Wanted) {
+    compared(name, case, modes, |mode, told| ways.check(mode, told));
 }
 
 /// By itself, with io_uring from the beginning, and never.
@@ -116,6 +121,22 @@ cases! {
     unknown: [Inline, Polls], 0;
     distracted: [Inline, Polls], 4;
     overtaken: [Ring, Inline], 10;
+}
+
+cases! {
+    "priorities":
+    classes: [Ring, Inline], 136;
+    lists: [Ring, Inline], 240;
+    unlike: [Ring, Polls], 52;
+    extending: [Inline], 18;
+}
+
+/// Which of them go to the kernel depends on who runs it.
+#[test]
+fn rights() {
+    compared("priorities", Some("rights"), &MODES, |mode, ways| {
+        assert_eq!(ways.ours() > 0, mode != "native", "mode {mode}");
+    });
 }
 
 cases! {
