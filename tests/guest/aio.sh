@@ -43,6 +43,25 @@ expect_json "$WORK/stat.json" '.total.ring > 100 and .total.native > .total.ring
 on_ours batches --filename="$device" --direct=1 --iodepth=32 --iodepth_batch=16 --iodepth_batch_complete_min=8
 expect_json "$WORK/stat.json" '.total.ring > 10 * .total.native' true
 
+# prioritized MODE CLASS WORD WAY: random reads with a priority of that class, level 3, went that way, and the block layer was told it of each
+prioritized() {
+    local events=$TRACE/events/block/block_rq_issue
+    # Linux before 6.11 does not tell.
+    grep -q ioprio "$events/format" || return 0
+    echo >"$TRACE/trace"
+    echo 1 >"$events/enable"
+    "$NVLANE" aio run --mode "$1" --stat "$WORK/stat.json" -- fio --name=priority --ioengine=libaio --filename="$device" --direct=1 \
+        --rw=randread --bs=4k --size=32M --number_ios=512 --iodepth=16 --thread --cmdprio_percentage=100 --cmdprio_class="$2" --cmdprio=3 \
+        >"$WORK/priority" 2>&1 || die "fio with priorities, $1: $(<"$WORK/priority")"
+    echo 0 >"$events/enable"
+    expect_json "$WORK/stat.json" "$4" true
+    expect "reads of which the block layer knows the priority, $1 $3" "$(grep -cE " R 4096 .* $3,[0-9]+,3 " "$TRACE/trace")" 512
+}
+# By io_uring as by the kernel's AIO; real time goes to that.
+prioritized native 2 be '.total.native == 512'
+prioritized ring 2 be '.total | .native == 1 and .ring == 511'
+prioritized ring 1 rt '.total.native == 512'
+
 # Polled contexts (io_setup2): what one writes another reads, in each way.
 "$NVLANE" aio run -- "$AIO_DEVICE" "$device" >"$WORK/polled" 2>&1 || die "polled contexts on null_blk: $(<"$WORK/polled")"
 # The same on NVMe, where the queues that were used can be seen: those without interrupts.
