@@ -61,14 +61,16 @@ kill -TERM "$door"
 wait "$door" || die "the door did not end well: $(<"$WORK/nbd.log")"
 
 # By queues of a block device, each with a thread: as many as there are processors. On each way of data that this kernel
-# has, the last one not asked for but chosen; everyday a third of the amount is written on each.
+# has, the last one not asked for but chosen; everyday each program on one of them, and a third of the amount is written.
 modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 ways=(--copy) words=(copy)
 if has_feature USER_COPY; then ways+=(--user-copy) words+=("user copy"); fi
 if has_feature AUTO_BUF_REG; then ways+=(--auto) words+=("zero copy"); fi
 amount=$((FULL ? 3072 : 1024))
-for name in "${names[@]}"; do
+for number in "${!names[@]}"; do
+    name=${names[number]}
     for at in "${!ways[@]}"; do
+        ((FULL || at == number % ${#ways[@]})) || continue
         ublk_add "$(of "$name")" -q 2 -d 128 --bpf user "${ways[at]}"
         echo "$name, below a block device: ${words[at]}"
         # What the driver says, and where the program runs.
