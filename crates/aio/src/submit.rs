@@ -364,7 +364,7 @@ impl Batch<'_> {
                 break;
             }
             self.done += 1;
-            if self.many && self.queued.count > 0 && self.done < self.nr {
+            if self.queued.count > 0 && self.done < self.nr {
                 // That one had only to be looked at; those that follow may be usual again.
                 // SAFETY: passed on to the caller.
                 unsafe { self.usual() };
@@ -382,7 +382,8 @@ impl Batch<'_> {
         let rest = self.iocbs + self.done as usize * size_of::<usize>();
         let most = (self.nr - self.done).min(self.room);
         // SAFETY: passed on to the caller.
-        let more = unsafe { usual::queue(self.engine, &mut self.submitting, rest, most, true) };
+        let more =
+            unsafe { usual::queue(self.engine, &mut self.submitting, rest, most, self.many) };
         self.done += more.count;
         self.room -= more.count;
         self.queued.count += more.count;
