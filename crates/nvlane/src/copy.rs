@@ -27,7 +27,7 @@ use crate::cli::{CopyArgs, ListFormat};
 use crate::control::path;
 use crate::jobs;
 use crate::serve::log;
-use crate::signals;
+use crate::{passed, signals};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use engine::{Engine, Outcome, Setup, Watch};
 use line::{Line, Percents};
@@ -52,6 +52,7 @@ const STOP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `nvlane copy`.
 pub fn run(args: &CopyArgs) -> Result<()> {
+    let percents = percents(args)?;
     log::to_stderr(LOG)?;
     let spec = spec_of(args);
     spec.check().map_err(|problem| anyhow!(problem))?;
@@ -65,7 +66,6 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     if let Some(part) = parts.find(|part| part.volume.starts_with(open::SERVED)) {
         bail!("{}: a volume of the daemon's is copied by the daemon: add --detach", part.volume);
     }
-    let percents = percents(args)?;
     let shared = Arc::new(Shared::new(spec.options.throttle));
     let stop = Arc::clone(&shared);
     signals::on_stop(move || stop.stop())?;
@@ -191,8 +191,7 @@ fn spec_of(args: &CopyArgs) -> Spec {
 /// A program that is told how far it is.
 fn percents(args: &CopyArgs) -> Result<Option<Percents>> {
     let Some(Some(fd)) = args.progress else { return Ok(None) };
-    let percents = Percents::to(fd);
-    Ok(Some(percents.with_context(|| format!("--progress={fd}: cannot write to it"))?))
+    Ok(Some(Percents::to(passed::writer("--progress", fd)?)))
 }
 
 /// Tells that, or whoever is before a terminal.

@@ -40,6 +40,7 @@ mod key;
 mod manual;
 mod nbd;
 mod origin;
+mod passed;
 mod passthrough;
 mod paths;
 mod patience;

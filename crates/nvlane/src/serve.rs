@@ -11,7 +11,7 @@ use crate::control::path;
 use crate::control::server::ControlSocket;
 use crate::daemon::{Daemon, Event, Threads};
 use crate::origin::{Origin, threads};
-use crate::signals;
+use crate::{passed, signals};
 use anyhow::{Context, Result, bail};
 use place::DataDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -28,6 +28,7 @@ const DROPPED_MAX: usize = 50;
 
 /// Serves until SIGINT, SIGTERM or SIGHUP.
 pub fn run(args: &ServeArgs) -> Result<()> {
+    let ready_fd = args.ready_fd.map(|fd| passed::writer("--ready-fd", fd)).transpose()?;
     log::to_stderr(&args.log)?;
     raise_descriptor_limit();
     let mut data_dir = DataDir::make(args.data_dir.clone().unwrap_or_else(path::data_dir))?;
@@ -83,7 +84,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         socket.serve(events, Event::Call).context("control socket")?;
     }
     daemon.accept()?;
-    announce::ready(&daemon, socket.as_ref().map(ControlSocket::path), args.ready_fd);
+    announce::ready(&daemon, socket.as_ref().map(ControlSocket::path), ready_fd);
 
     daemon.run(&inbox);
     tracing::info!("stopping");

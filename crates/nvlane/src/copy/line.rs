@@ -2,8 +2,8 @@
 
 use super::shared::{Counts, Phase};
 use crate::session::Progress;
-use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Write, stderr};
+use std::fs::File;
+use std::io::{IsTerminal, Write, stderr};
 use std::time::Instant;
 
 /// A line that is written again and again, and taken away in the end.
@@ -54,10 +54,9 @@ pub struct Percents {
 }
 
 impl Percents {
-    /// To a descriptor, which is opened anew through /dev/fd: it is somebody else's, and not ours to close.
-    pub fn to(fd: u32) -> io::Result<Percents> {
-        let file = OpenOptions::new().write(true).open(format!("/dev/fd/{fd}"))?;
-        Ok(Percents { file, last: None })
+    /// To whoever has asked for them.
+    pub fn to(file: File) -> Percents {
+        Percents { file, last: None }
     }
 
     /// So far it is.
@@ -65,7 +64,7 @@ impl Percents {
         let percent = counts.done_bytes.saturating_mul(100) / counts.total_bytes.max(1);
         if self.last.replace(percent) != Some(percent) {
             // Who has gone needs none.
-            let _ = writeln!(self.file, "{percent}/100");
+            let _ = self.file.write_all(format!("{percent}/100\n").as_bytes());
         }
     }
 }

@@ -5,32 +5,31 @@ use crate::{signals, size};
 use sd_notify::NotifyState;
 use serde_json::json;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 /// Prints what is served and how to connect, and tells systemd and `--ready-fd`.
-pub fn ready(daemon: &Daemon, socket: Option<&Path>, ready_fd: Option<u32>) {
+pub fn ready(daemon: &Daemon, socket: Option<&Path>, ready_fd: Option<File>) {
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(text(daemon, socket).as_bytes());
     let _ = io::stdout().flush();
     let status = format!("serving {} volume(s)", daemon.volumes().len());
     signals::notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-    if let Some(fd) = ready_fd
-        && let Err(error) = write_line(fd, daemon, socket)
+    if let Some(file) = ready_fd
+        && let Err(error) = write_line(file, daemon, socket)
     {
-        tracing::warn!("--ready-fd {fd}: cannot write to it: {error}");
+        tracing::warn!("--ready-fd: cannot write to it: {error}");
     }
 }
 
-/// Opens the descriptor anew through /dev/fd: it is somebody else's, and not ours to close.
-fn write_line(fd: u32, daemon: &Daemon, socket: Option<&Path>) -> io::Result<()> {
+/// Writes it at once, and closes the descriptor: who waits for its end has all.
+fn write_line(mut file: File, daemon: &Daemon, socket: Option<&Path>) -> io::Result<()> {
     let config = daemon.config();
     let nqns: Vec<&str> = config.subsystems.iter().map(|s| s.nqn.as_str()).collect();
     let line = json!({ "nqns": nqns, "listeners": config.listeners, "socket": socket });
-    let mut file = OpenOptions::new().write(true).open(format!("/dev/fd/{fd}"))?;
-    writeln!(file, "{line}")
+    file.write_all(format!("{line}\n").as_bytes())
 }
 
 fn text(daemon: &Daemon, socket: Option<&Path>) -> String {

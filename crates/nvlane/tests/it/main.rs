@@ -30,6 +30,7 @@ mod many_jobs;
 mod metrics;
 mod missing;
 mod nbd;
+mod passed;
 mod passthrough;
 mod remote;
 #[path = "../../../host/tests/rig/rogue.rs"]
