@@ -41,6 +41,26 @@ pub fn notify(news: &[NotifyState<'_>]) {
     }
 }
 
+/// Has a write beyond the limit of a file's size (setrlimit(2), RLIMIT_FSIZE) fail by EFBIG, as one to a full file system
+/// does, rather than end the program with what others have not flushed. Caught rather than ignored: programs that we
+/// start are not to inherit it.
+pub fn outlive_file_size_limit() {
+    extern "C" fn nothing(_signal: libc::c_int) {}
+    // SAFETY: all zeroes are a valid sigaction, with no flags and an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: likewise.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: both are valid, and the handler does nothing. It cannot fail for a signal that can be caught.
+    unsafe { libc::sigaction(libc::SIGXFSZ, &raw const action, &raw mut before) };
+    if before.sa_sigaction == libc::SIG_IGN {
+        // Whoever started us wants that of those whom we start, too.
+        // SAFETY: what it was before.
+        unsafe { libc::sigaction(libc::SIGXFSZ, &raw const before, std::ptr::null_mut()) };
+    }
+}
+
 /// Calls `stop` at the first SIGINT, SIGTERM or SIGHUP, which is to stop the server in order; one
 /// that comes later does not wait for that. Services have no terminal to lose: SIGHUP, by which daemons are told to
 /// look at their files again, does nothing to them.
