@@ -137,8 +137,8 @@ fn volume_call(command: VolumeCommand) -> Result<(&'static str, Value)> {
         VolumeCommand::Remove { nsid, nqn } => {
             ("volume_remove", params(&VolumeRemove { nqn, nsid }))
         }
-        VolumeCommand::Resize { nsid, size, nqn } => {
-            ("volume_resize", params(&VolumeResize { nqn, nsid, bytes: size }))
+        VolumeCommand::Resize { nsid, size, shrink, nqn } => {
+            ("volume_resize", params(&VolumeResize { nqn, nsid, bytes: size, shrink }))
         }
         VolumeCommand::Snapshot { nsid, file, nqn } => {
             // The daemon's current directory is another one.

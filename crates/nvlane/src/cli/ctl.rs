@@ -170,6 +170,9 @@ pub enum VolumeCommand {
         /// The new capacity.
         #[arg(value_parser = size::parse)]
         size: u64,
+        /// It may be less than it is now: what lies behind is gone then.
+        #[arg(long)]
+        shrink: bool,
         /// The subsystem; needed when there are several.
         #[arg(long)]
         nqn: Option<String>,

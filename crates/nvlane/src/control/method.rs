@@ -82,6 +82,9 @@ pub struct VolumeResize {
     pub nsid: u32,
     /// The new capacity in bytes.
     pub bytes: u64,
+    /// Whether it may be less than it is: what lies behind is gone then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shrink: bool,
 }
 
 /// `volume_paths`: the ways to volumes. Gives an array of [`VolumePaths`].

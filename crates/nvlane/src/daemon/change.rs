@@ -92,6 +92,15 @@ impl Daemon {
         let nqn = self.nqn(wanted.nqn)?;
         self.namespace(&nqn, wanted.nsid)?;
         let volume = self.served(&nqn, wanted.nsid)?;
+        let bytes_now = volume.limits().bytes();
+        if wanted.bytes < bytes_now && !wanted.shrink {
+            return Err(Failure::volume(format!(
+                "{}: it has {bytes_now} bytes, and {} would cut off its end and the data there: say so by --shrink (`shrink` in \
+                 a call)",
+                volume.uri(),
+                wanted.bytes
+            )));
+        }
         volume
             .resize(wanted.bytes)
             .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;

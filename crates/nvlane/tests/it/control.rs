@@ -263,6 +263,18 @@ fn ctl_speaks_to_people_and_to_programs() {
     let text = ctl(&daemon, &["volume", "add", "mem:2M", "--nsid", "7"]);
     assert!(text.starts_with("namespace 7 of") && text.contains("2 MiB"), "{text}");
     ctl(&daemon, &["volume", "resize", "7", "4M"]);
+    let refused = nvlane()
+        .args(["ctl", "--socket", daemon.socket.to_str().unwrap(), "volume", "resize", "7", "1M"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    for part in ["4194304", "1048576", "--shrink"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let text = ctl(&daemon, &["volume", "resize", "7", "1M", "--shrink"]);
+    assert!(text.contains("1 MiB"), "{text}");
+    ctl(&daemon, &["volume", "resize", "7", "4M"]);
     let list: Value =
         serde_json::from_str(&ctl(&daemon, &["volume", "list", "-o", "json"])).unwrap();
     assert_eq!(list[1]["bytes"], 4 << 20);
