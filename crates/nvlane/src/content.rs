@@ -1,6 +1,7 @@
 //! `nvlane cat` and `nvlane write`: a volume's bytes for scripts.
 
 use crate::cli::{CatArgs, WriteArgs};
+use crate::copy::open::check_end;
 use crate::serve::log;
 use crate::session::{Reader, Session, Writer};
 use crate::size;
@@ -16,6 +17,9 @@ pub fn cat(args: &CatArgs) -> Result<()> {
     log::to_stderr(LOG)?;
     let session = Session::open(&args.volume, true)?;
     let bytes = session.limits.bytes();
+    if args.length.is_none() {
+        check_end(&args.volume, &*session.volume, "--length")?;
+    }
     let length = args.length.unwrap_or(bytes.saturating_sub(args.offset));
     let end = args.offset.checked_add(length).filter(|&end| end <= bytes);
     let Some(end) = end else {
@@ -45,8 +49,9 @@ pub fn write(args: &WriteArgs) -> Result<()> {
     let (uri, limits) = (session.volume.uri(), session.limits);
     let (bytes, block) = (limits.bytes(), u64::from(limits.block_bytes()));
     ensure!(!limits.read_only, "{uri}: it is read-only");
+    ensure!(args.offset <= bytes, "{uri}: --offset {} is beyond its end at {bytes}", args.offset);
     ensure!(
-        args.offset.is_multiple_of(block) && args.offset <= bytes,
+        args.offset.is_multiple_of(block),
         "{uri}: --offset {} is not the start of one of its blocks of {block} bytes",
         args.offset
     );

@@ -134,7 +134,7 @@ impl Opened {
             let is_whole = |(part, it): (&Part, &usize)| *it == at && part.length.is_none();
             if spec.sources.iter().zip(&sources).any(is_whole) {
                 // Before any target is made.
-                check_end(uri, &*volume)?;
+                check_end(uri, &*volume, "@+LENGTH")?;
             }
             volumes.push(volume);
         }
@@ -235,8 +235,8 @@ fn settled(volume: &str) -> Result<String> {
     }
 }
 
-/// Refuses a file that is to be copied to its end and has bytes behind its last whole block: no volume shows them.
-fn check_end(uri: &str, volume: &dyn Namespace) -> Result<()> {
+/// Refuses a file that is to be read to its end and has bytes behind its last whole block: no volume shows them.
+pub fn check_end(uri: &str, volume: &dyn Namespace, length: &str) -> Result<()> {
     // Volumes of the daemon have other names.
     let Ok(Uri { kind: Kind::File { path, .. }, .. }) = uri.parse() else { return Ok(()) };
     let Ok(metadata) = fs::metadata(&path) else { return Ok(()) };
@@ -245,7 +245,7 @@ fn check_end(uri: &str, volume: &dyn Namespace) -> Result<()> {
     ensure!(
         !metadata.is_file() || left == 0,
         "{}: the last {left} bytes are no whole block of {block} bytes, and would be left out: make the file longer, \
-         name smaller blocks (?bs=512) or say how much is to be copied (@+LENGTH)",
+         name smaller blocks (?bs=512) or say how much is wanted ({length})",
         path.display()
     );
     Ok(())

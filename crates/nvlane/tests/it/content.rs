@@ -127,7 +127,7 @@ fn what_does_not_fit_is_refused() {
 
     for (args, part) in [
         (&["--offset", "100"][..], "start of one of its blocks"),
-        (&["--offset", "2M"], "start of one of its blocks"),
+        (&["--offset", "2M"], "is beyond its end at 1048576"),
         (&["--input", "/does/not/exist"], "/does/not/exist"),
     ] {
         let line = said(&write(&name, args, &[]));
@@ -202,4 +202,16 @@ fn a_broken_pipe_ends_quietly() {
     let mut line = String::new();
     child.stderr.take().unwrap().read_to_string(&mut line).unwrap();
     assert_eq!(line, "");
+}
+
+/// As `copy` refuses it: no volume shows those bytes.
+#[test]
+fn a_file_with_bytes_behind_its_last_block_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a");
+    fs::write(&file, pattern(1000)).unwrap();
+    let name = file.to_str().unwrap();
+    let line = said(&nvlane().args(["cat", name]).output().unwrap());
+    assert!(line.contains("the last 488 bytes are no whole block of 512"), "{line}");
+    assert_eq!(cat(name, &["--length", "512"]), pattern(1000)[..512]);
 }
