@@ -96,7 +96,7 @@ sleep 3
 makes "$WORK/new.key" 3 64
 demands key "$(<"$WORK/new.key")"
 rm "$NVMET/ports/1/subsystems/$NQN"
-await 20 says "$WORK/nbd.log" 'path is Lost'
+await 20 says "$WORK/nbd.log" 'path is lost'
 ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/1/subsystems/$NQN"
 sleep 3
 expect "times that it is live, with the old key" "$(grep -c 'path is live' "$WORK/nbd.log")" 1

@@ -46,7 +46,7 @@ mostly() {
 }
 before=(0 0)
 has_found() { (($(grep -c "path is live" "$WORK/nbd.log") >= $1)); }
-has_lost() { (($(grep -c "path is Lost" "$WORK/nbd.log") >= $1)); }
+has_lost() { (($(grep -c "path is lost" "$WORK/nbd.log") >= $1)); }
 await 20 has_found 2
 for slower in 1 0; do
     address=$FIRST

@@ -30,7 +30,7 @@ verify digests &
 digests=$!
 # lost COUNT: whether each of the two volumes has lost its path, and found it again, so often
 lost() {
-    (($(grep -c "path is Lost" "$WORK/nbd.log") >= 2 * $1 && $(grep -c "path is live" "$WORK/nbd.log") >= 2 * ($1 + 1)))
+    (($(grep -c "path is lost" "$WORK/nbd.log") >= 2 * $1 && $(grep -c "path is live" "$WORK/nbd.log") >= 2 * ($1 + 1)))
 }
 # The port goes away twice: the kernel deletes the controllers that were reached through it.
 for round in 1 2; do
@@ -88,7 +88,7 @@ lose_one() {
     await 30 test "$SCRATCH/a.img" -nt "$WORK/begun"
     sleep 2
     rm "$NVMET/ports/2/subsystems/$NQN"
-    await 20 says "$WORK/two.log" "path is Lost"
+    await 20 says "$WORK/two.log" "path is lost"
     pause 5
     kill -INT "$fio"
     # 128: by the signal, of which it says something before the JSON.

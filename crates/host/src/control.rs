@@ -446,9 +446,13 @@ impl Driver {
                 namespace::Access::Gone if now != before => {
                     tracing::error!(%peer, "path is gone: {words}");
                 }
-                _ if now != before => tracing::warn!(%peer, "path is {now:?}: {words}"),
+                _ if now != before => tracing::warn!(%peer, "path is {}: {words}", named(now)),
                 _ => tracing::debug!(%peer, "{words}"),
             }
+        }
+        // Of a connection that is made anew it is told that the path is live.
+        if before == namespace::Access::Inaccessible && now.is_usable() {
+            tracing::info!(peer = %self.shared.address(), "path is {} again", named(now));
         }
         self.shared.change(|standing| {
             standing.failures += u64::from(now >= namespace::Access::Lost);
@@ -554,6 +558,18 @@ fn local(access: Access) -> namespace::Access {
         Access::Lost => namespace::Access::Lost,
         Access::Failing => namespace::Access::Failing,
         Access::Gone => namespace::Access::Gone,
+    }
+}
+
+/// As documentation and `nvlane paths` have it.
+fn named(access: namespace::Access) -> &'static str {
+    match access {
+        namespace::Access::Optimized => "optimized",
+        namespace::Access::NonOptimized => "non-optimized",
+        namespace::Access::Inaccessible => "inaccessible",
+        namespace::Access::Lost => "lost",
+        namespace::Access::Failing => "failing",
+        namespace::Access::Gone => "gone",
     }
 }
 

@@ -225,3 +225,21 @@ fn a_target_that_stays_away_is_told_path_by_path() {
         assert!(reason.contains("refused"), "of {listener}: {said}");
     }
 }
+
+/// What becomes of a path is logged, for the better as for the worse.
+#[test]
+fn a_path_that_recovers_is_logged() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let target = start(dir.path());
+    let volume = uri(&target, "");
+    let gateway = Daemon::start(other.path(), &[&volume, "--nqn", "nqn.2026-11.com.example:g"]);
+    let access = || gateway.call("volume_paths", json!({}))[0]["paths"][1]["access"].clone();
+    for state in ["optimized", "inaccessible", "optimized"] {
+        let listener = target.listeners[1];
+        target.call("ana_set", json!({"group": 1, "state": state, "listener": listener}));
+        eventually(state, || access() == state);
+    }
+    let (_, log) = gateway.stop("TERM");
+    assert!(log.contains("path is inaccessible: "), "{log}");
+    assert!(log.contains("path is optimized again"), "{log}");
+}
