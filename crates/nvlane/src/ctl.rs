@@ -29,6 +29,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// Calls one method and prints what comes back.
 pub fn run(args: CtlArgs) -> Result<()> {
@@ -37,17 +38,18 @@ pub fn run(args: CtlArgs) -> Result<()> {
         _ => Output::Text,
     };
     let socket = args.socket.unwrap_or_else(path::socket);
+    let patience = Duration::from_millis(args.timeout);
     if let CtlCommand::Metrics { file } = args.command {
         let is_text = args.output.is_none_or(|output| output == Output::Text);
         ensure!(is_text, "metrics are text: `nvlane ctl stats -o json` is JSON");
-        return metrics::run(&socket, file.as_deref());
+        return metrics::run(&socket, patience, file.as_deref());
     }
     if let CtlCommand::Top { interval, count } = args.command {
         let output = args.output.unwrap_or(usual);
-        return top::run(&socket, &top::Look { interval, count, output });
+        return top::run(&socket, &top::Look { interval, count, output, patience });
     }
     let (method, params) = call_of(args.command)?;
-    let result = Client::connect(&socket)?.call(&method, params.clone())?;
+    let result = Client::connect(&socket)?.patient_for(patience).call(&method, params.clone())?;
     let text = match args.output.unwrap_or(usual) {
         Output::Json => format!("{result:#}\n"),
         Output::Text => text(&method, &params, result)?,

@@ -83,7 +83,8 @@ pub fn served(path: &Path, socket: &Path) -> Option<String> {
 /// `nvlane jobs`.
 pub fn run(args: &JobsArgs) -> Result<()> {
     let socket = args.socket.clone().unwrap_or_else(path::socket);
-    let mut client = Client::connect(&socket)?;
+    let patience = Duration::from_millis(args.timeout);
+    let mut client = Client::connect(&socket)?.patient_for(patience);
     let mut call =
         |method: &str, params: Value| -> Result<Value> { Ok(client.call(method, params)?) };
     let job = match args.command.clone().unwrap_or(JobsCommand::List) {
@@ -111,7 +112,7 @@ pub fn run(args: &JobsArgs) -> Result<()> {
         }
         JobsCommand::Show { id } => find(read(call("job_list", json!({}))?)?, id)?,
         JobsCommand::Wait { id } => {
-            let job = wait::wait(&socket, client, id)?;
+            let job = wait::wait(&socket, client, id, patience)?;
             let outcome = wait::outcome(&job);
             if args.output_format == ListFormat::Json {
                 // Programs learn the end of one that is not done as well; whether it is does not depend on who reads.

@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use table::Shares;
 pub use table::table_of;
@@ -85,10 +86,12 @@ pub fn run(args: &PathsArgs) -> Result<()> {
 fn of_server(socket: &Path, args: &PathsArgs) -> Result<()> {
     let wanted = VolumePathsOf { nqn: args.nqn.clone(), nsid: args.nsid };
     let wanted = serde_json::to_value(&wanted).expect("plain data");
+    let patience = Duration::from_millis(args.timeout);
     let mut output = Output::new(args, "");
     loop {
         // For each sample anew: who says nothing for a minute is hung up on.
-        let volumes = Client::connect(socket)?.call("volume_paths", wanted.clone())?;
+        let volumes =
+            Client::connect(socket)?.patient_for(patience).call("volume_paths", wanted.clone())?;
         let volumes: Vec<VolumePaths> =
             serde_json::from_value(volumes).context("the daemon is of another version")?;
         output.show(&volumes)?;

@@ -15,6 +15,7 @@ use nvme::identify::{Controller, Namespace, Nidt};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// A namespace, or a volume that is none yet.
@@ -76,8 +77,11 @@ fn sources(args: &ListArgs) -> Result<Vec<Source>> {
         return Ok(vec![Source::Remote(Box::new(Remote::of(None, &args.remote, nqn)?))]);
     }
     if args.volumes.is_empty() {
+        let patience = Duration::from_millis(args.remote.timeout);
         let socket = args.socket.clone().unwrap_or_else(path::socket);
-        return Ok(vec![Source::Daemon(Box::new(Control::connect(&socket)?))]);
+        return Ok(vec![Source::Daemon(Box::new(
+            Control::connect(&socket)?.patient_for(patience),
+        ))]);
     }
     let source = |volume: &String| {
         Ok(if volume::is_remote(volume) {

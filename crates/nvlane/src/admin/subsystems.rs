@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// A subsystem as this host sees it.
 struct Subsystem {
@@ -85,8 +86,10 @@ pub fn list_subsys(args: &ListSubsysArgs) -> Result<()> {
     if args.remote.traddr.is_some() {
         discovered(&args.remote, args.nqn.as_deref(), &mut subsystems)?;
     } else if args.volumes.is_empty() {
+        let patience = Duration::from_millis(args.remote.timeout);
         let socket = args.socket.clone().unwrap_or_else(path::socket);
-        let volumes = Control::connect(&socket)?.call("volume_paths", json!({}))?;
+        let volumes =
+            Control::connect(&socket)?.patient_for(patience).call("volume_paths", json!({}))?;
         let volumes: Vec<VolumePaths> =
             serde_json::from_value(volumes).context("the daemon is of another version")?;
         opened(volumes, &mut subsystems);

@@ -64,7 +64,7 @@ pub struct RemoteArgs {
     /// Ask for data digests.
     #[arg(short = 'G', long)]
     pub data_digest: bool,
-    /// Milliseconds that a command may take.
+    /// Milliseconds that a command may take, or an answer of the daemon.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 10_000)]
     pub timeout: u64,
 }
@@ -154,7 +154,7 @@ pub struct IdNsArgs {
     #[arg(long, value_name = "NQN")]
     pub nqn: Option<String>,
     /// Namespace id.
-    #[arg(short = 'n', long, value_name = "NSID")]
+    #[arg(short = 'n', long, value_name = "NSID", value_parser = number::<u32>)]
     pub namespace_id: Option<u32>,
     /// How to write it.
     #[command(flatten)]

@@ -68,6 +68,9 @@ pub struct PathsArgs {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// How long an answer of the daemon may take, in milliseconds; 0: for ever.
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    pub timeout: u64,
     /// Only volumes of this subsystem of the daemon.
     #[arg(long, value_name = "NQN")]
     pub nqn: Option<String>,

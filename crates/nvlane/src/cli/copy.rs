@@ -138,6 +138,9 @@ pub struct JobsArgs {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", global = true)]
     pub socket: Option<PathBuf>,
+    /// How long an answer of the daemon may take, in milliseconds; 0: for ever.
+    #[arg(long, value_name = "MS", default_value_t = 30_000, global = true)]
+    pub timeout: u64,
     /// How to write it.
     #[arg(short, long, value_enum, default_value = "normal", global = true)]
     pub output_format: ListFormat,

@@ -22,6 +22,9 @@ pub struct CtlArgs {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", global = true)]
     pub socket: Option<PathBuf>,
+    /// How long an answer of the daemon may take, in milliseconds; 0: for ever.
+    #[arg(long, value_name = "MS", default_value_t = 30_000, global = true)]
+    pub timeout: u64,
     /// How to write what comes back: text, but for `call` json.
     #[arg(short, long, value_enum, global = true)]
     pub output: Option<Output>,

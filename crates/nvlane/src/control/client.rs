@@ -7,12 +7,17 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// How long an answer may take, unless another time is asked for: opening a volume and taking one away take seconds.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A connection to a daemon.
 pub struct Client {
     path: PathBuf,
     stream: UnixStream,
     answers: Messages<BufReader<UnixStream>>,
     calls: u64,
+    /// Zero: for ever.
+    patience: Duration,
 }
 
 /// Why a call gave no result.
@@ -25,6 +30,14 @@ pub enum ClientError {
         path: PathBuf,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// Nothing came for as long as was waited.
+    #[error("{path}: no answer within {} s; does the daemon hang?", patience.as_secs_f64())]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// For how long.
+        patience: Duration,
     },
     /// The conversation broke.
     #[error("{path}: {problem}")]
@@ -48,7 +61,7 @@ pub enum ClientError {
 }
 
 impl Client {
-    /// Connects to the daemon whose socket is at `path`.
+    /// Connects to the daemon whose socket is at `path`; an answer may take [`PATIENCE`].
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
         let connect = || {
             let stream = UnixStream::connect(path)?;
@@ -58,13 +71,18 @@ impl Client {
         let (stream, reader) =
             connect().map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
         let answers = Messages::bounded(reader, ANSWER_BYTES_MAX);
-        Ok(Client { path: path.to_owned(), stream, answers, calls: 0 })
+        let client =
+            Client { path: path.to_owned(), stream, answers, calls: 0, patience: Duration::ZERO };
+        Ok(client.patient_for(PATIENCE))
     }
 
-    /// The same with answers that take no longer than that: a call fails that waits in vain.
-    pub fn patient_for(self, patience: Duration) -> Client {
-        // Both ends of the stream are one socket. Only a patience of zero is refused.
-        self.stream.set_read_timeout(Some(patience)).expect("it is not zero");
+    /// The same with answers that take no longer than that: a call fails that waits in vain. Zero: for ever.
+    pub fn patient_for(mut self, patience: Duration) -> Client {
+        let limit = (!patience.is_zero()).then_some(patience);
+        // Both ends of the stream are one socket.
+        self.stream.set_read_timeout(limit).expect("a limit is not zero");
+        self.stream.set_write_timeout(limit).expect("a limit is not zero");
+        self.patience = patience;
         self
     }
 
@@ -84,6 +102,12 @@ impl Client {
         let sent = self.stream.write_all(&text);
         let answer = match self.answers.next() {
             Some(Ok(answer)) => answer,
+            Some(Err(error)) if error.io_error_kind() == Some(io::ErrorKind::WouldBlock) => {
+                return Err(ClientError::Silent {
+                    path: self.path.clone(),
+                    patience: self.patience,
+                });
+            }
             _ if sent.is_err() => {
                 return Err(self.broken(sent.expect_err("just seen").to_string()));
             }
@@ -141,6 +165,6 @@ mod tests {
         let _silent = UnixListener::bind(&path).unwrap();
         let client = Client::connect(&path).unwrap();
         let said = client.patient_for(Duration::from_millis(20)).call("stats", Value::Null);
-        assert!(matches!(said, Err(ClientError::Broken { .. })));
+        assert!(matches!(said, Err(ClientError::Silent { .. })));
     }
 }

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// Version of the names and labels.
 const VERSION: u32 = 1;
@@ -37,8 +38,9 @@ const COUNTER: Kind = Kind::Counter;
 const GAUGE: Kind = Kind::Gauge;
 
 /// Writes the metrics of whoever listens at `socket`.
-pub fn run(socket: &Path, file: Option<&Path>) -> Result<()> {
-    let text = Gathered::from(&mut Client::connect(socket)?)?.text();
+pub fn run(socket: &Path, patience: Duration, file: Option<&Path>) -> Result<()> {
+    let mut client = Client::connect(socket)?.patient_for(patience);
+    let text = Gathered::from(&mut client)?.text();
     match file {
         // Whoever collects it is another user.
         Some(file) => {

@@ -28,6 +28,8 @@ const LINES_MAX: usize = 40;
 pub struct Look {
     /// Time between two samples.
     pub interval: Duration,
+    /// How long an answer may take; zero: for ever.
+    pub patience: Duration,
     /// Tables until it ends by itself.
     pub count: Option<u64>,
     /// How to write them.
@@ -37,11 +39,11 @@ pub struct Look {
 /// Draws tables of whoever listens at `socket`.
 pub fn run(socket: &Path, look: &Look) -> Result<()> {
     let clear = look.output == Output::Text && io::stdout().is_terminal();
-    let mut before = Sample::take(socket)?;
+    let mut before = Sample::take(socket, look.patience)?;
     let mut left = look.count;
     while left != Some(0) {
         thread::sleep(look.interval);
-        let sample = Sample::take(socket)?;
+        let sample = Sample::take(socket, look.patience)?;
         let now = Now::between(&before, &sample);
         let text = match look.output {
             Output::Json => format!("{}\n", now.json()),
@@ -64,9 +66,9 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(socket: &Path) -> Result<Sample> {
+    fn take(socket: &Path, patience: Duration) -> Result<Sample> {
         // For each sample anew: who says nothing for a minute is hung up on.
-        let mut client = Client::connect(socket)?;
+        let mut client = Client::connect(socket)?.patient_for(patience);
         let other = "the daemon is of another version";
         let volumes = client.call("volume_list", json!({}))?;
         let stats = client.call("stats", json!({}))?;

@@ -17,8 +17,9 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// How long nobody may answer: the jobs of a daemon that is started again go on.
 const AWAY_MAX: Duration = Duration::from_secs(300);
 
-/// Waits until a job of the daemon at `socket`, to which `client` is connected, is not at work any more.
-pub fn wait(socket: &Path, client: Client, id: u64) -> Result<Job> {
+/// Waits until a job of the daemon at `socket`, to which `client` is connected, is not at work any more. An answer may
+/// take `patience`: a daemon that gives none is away.
+pub fn wait(socket: &Path, client: Client, id: u64, patience: Duration) -> Result<Job> {
     let mut client = Some(client);
     // When it did not answer first since it last did.
     let mut away: Option<Instant> = None;
@@ -26,7 +27,7 @@ pub fn wait(socket: &Path, client: Client, id: u64) -> Result<Job> {
     let mut added: Option<Option<u64>> = None;
     let mut line: Option<Line> = None;
     loop {
-        match look(&mut client, socket) {
+        match look(&mut client, socket, patience) {
             Ok(jobs) => {
                 away = None;
                 let job = find(read(jobs)?, id)?;
@@ -68,10 +69,14 @@ fn tell(error: &ClientError) {
 }
 
 /// What jobs there are.
-fn look(client: &mut Option<Client>, socket: &Path) -> Result<serde_json::Value, ClientError> {
+fn look(
+    client: &mut Option<Client>,
+    socket: &Path,
+    patience: Duration,
+) -> Result<serde_json::Value, ClientError> {
     let client = match client {
         Some(client) => client,
-        None => client.insert(Client::connect(socket)?),
+        None => client.insert(Client::connect(socket)?.patient_for(patience)),
     };
     client.call("job_list", json!({}))
 }
@@ -80,7 +85,7 @@ fn look(client: &mut Option<Client>, socket: &Path) -> Result<serde_json::Value,
 fn is_away(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { source, .. } => source.kind() != ErrorKind::PermissionDenied,
-        ClientError::Broken { .. } => true,
+        ClientError::Silent { .. } | ClientError::Broken { .. } => true,
         ClientError::Nonsense { .. } => false,
         ClientError::Failed(failure) => failure.code == REFUSED,
     }
@@ -117,6 +122,7 @@ mod tests {
             (connect(ErrorKind::NotFound), true),
             (connect(ErrorKind::ConnectionRefused), true),
             (connect(ErrorKind::PermissionDenied), false),
+            (ClientError::Silent { path: "s".into(), patience: AWAY_MAX }, true),
             (ClientError::Broken { path: "s".into(), problem: "hung up".into() }, true),
             (ClientError::Nonsense { path, problem }, false),
             (ClientError::Failed(refused), true),

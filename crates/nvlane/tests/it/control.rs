@@ -453,3 +453,47 @@ fn what_has_no_snapshot_says_so() {
         assert_eq!(daemon.refuse("volume_snapshot", params.clone()), code, "{params}");
     }
 }
+
+/// A daemon that hangs is told after the time that was given.
+#[test]
+fn a_daemon_that_does_not_answer_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["mem:1M", "--nqn", NQN]);
+    let pid = rustix::process::Pid::from_raw(daemon.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let metrics = dir.path().join("metrics").to_str().unwrap().to_owned();
+    for asked in [
+        &["ctl", "volume", "list"][..],
+        &["ctl", "metrics", "--file", &metrics],
+        &["jobs"],
+        &["paths"],
+        &["list"],
+        &["list-subsys"],
+    ] {
+        let mut command = nvlane();
+        command.args(asked).arg("--socket").arg(&daemon.socket).args(["--timeout", "200"]);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{asked:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        let wanted = format!("nvlane: {}: no answer within 0.2 s", daemon.socket.display());
+        assert!(said.starts_with(&wanted), "{asked:?}: {said}");
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(ctl(&daemon, &["volume", "list", "--timeout", "0"]).contains("mem:"));
+}
+
+/// Whoever asks for a namespace that is not there is told which are.
+#[test]
+fn a_namespace_that_is_not_there_is_told_with_those_that_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["mem:1M", "mem:1M", "mem:1M", "--nqn", NQN]);
+    for (nsid, there) in [(7, "1, 2, 3"), (5000, "none from 3977 on")] {
+        let uri = format!("tcp://{}/{NQN}?ns={nsid}", daemon.listeners[0]);
+        let output = nvlane().args(["info", &uri]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let wanted = format!("there is no namespace {nsid}; there is {there}");
+        assert!(said.contains(&wanted), "{said}");
+    }
+    let uri = format!("tcp://{}/{NQN}", daemon.listeners[0]);
+    assert!(nvlane().args(["id-ns", &uri, "-n", "0x2"]).output().unwrap().status.success());
+}
