@@ -11,9 +11,6 @@ use nvme::{Command, opcode};
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Ids in a list of namespaces.
-pub(crate) const LISTED_MAX: u32 = DATA_BYTES as u32 / 4;
-
 /// Events that are asked for, if the controller has them.
 const EVENTS: u32 = notice::NAMESPACE_ATTRIBUTE | notice::ANA_CHANGE | notice::DISCOVERY_CHANGE;
 
@@ -186,10 +183,9 @@ pub(crate) fn build(
             log(Lid::CHANGED_NAMESPACES, 4 * CHANGED_NAMESPACES_MAX)
         }
         Purpose::Query(Query::DiscoveryLog) => log(Lid::DISCOVERY, size_of::<discovery::Header>()),
-        // The list has 1024 ids above the one that is given: with the one that is wanted those below it, to be told
-        // where it is not there.
+        // The list has ids above the one that is given: the one that is wanted comes first.
         Purpose::Query(Query::Namespaces) => {
-            identify(Cns::ACTIVE_NAMESPACES, nsid.saturating_sub(LISTED_MAX))
+            identify(Cns::ACTIVE_NAMESPACES, nsid.saturating_sub(1))
         }
         Purpose::Query(Query::AllNamespaces) => identify(Cns::ACTIVE_NAMESPACES, 0),
         Purpose::Query(Query::Namespace) => identify(Cns::NAMESPACE, nsid),

@@ -1,6 +1,5 @@
 //! What a controller and its namespace say of themselves, as far as a host needs it.
 
-use crate::admin::LISTED_MAX;
 use crate::{ANA_GROUPS_MAX, Reason};
 use nvme::Limits;
 use nvme::copy::{self, Format};
@@ -307,11 +306,6 @@ pub(crate) fn choose(list: &[u8], wanted: Option<u32>) -> Result<u32, Reason> {
         (Some(nsid), _) if found.contains(&nsid) => Ok(nsid),
         (None, [only]) => Ok(*only),
         (None, [_, _, ..]) => Err(Reason::ChooseNamespace { found: names(&found) }),
-        // What was asked for begins so far below it.
-        (Some(nsid), []) if nsid > LISTED_MAX => {
-            let found = format!("none from {} on", nsid - LISTED_MAX + 1);
-            Err(Reason::NoNamespace { nsid: wanted, found })
-        }
         _ => Err(Reason::NoNamespace { nsid: wanted, found: names(&found) }),
     }
 }
