@@ -32,7 +32,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// Nothing came for as long as was waited.
-    #[error("{path}: no answer within {} s; does the daemon hang?", patience.as_secs_f64())]
+    #[error("{path}: no answer within {} s: the daemon hangs, or is at work on this still", patience.as_secs_f64())]
     Silent {
         /// The socket.
         path: PathBuf,
