@@ -1,5 +1,5 @@
 //! What a controller is asked on the command line, with nvme-cli's names: `discover`, `id-ctrl`,
-//! `id-ns`, `get-log`, `show-regs`, `list`, `list-subsys`.
+//! `id-ns`, `get-log`, `show-regs`, `list`, `list-subsys`; and `kickstart`, which asks to be asked.
 //!
 //! ```text
 //!   arguments --connect--> host::client::Client --> bytes --> fields (tables) --> text, JSON, binary
@@ -18,6 +18,7 @@ mod controller;
 mod discover;
 mod fields;
 mod json;
+mod kickstart;
 mod list;
 mod log;
 mod namespace;
@@ -29,6 +30,7 @@ mod topology;
 pub use discover::discover;
 pub use fields::hex_bytes;
 pub use json::object as json_object;
+pub use kickstart::kickstart;
 pub use list::{columns, list};
 pub use log::get_log;
 pub use registers::show_regs;

@@ -13,8 +13,8 @@ mod serve;
 mod ublk;
 
 pub use admin::{
-    DiscoverArgs, Format, GetLogArgs, IdCtrlArgs, IdNsArgs, ListArgs, ListFormat, ListSubsysArgs,
-    RemoteArgs, ShowArgs, ShowRegsArgs,
+    DiscoverArgs, Format, GetLogArgs, IdCtrlArgs, IdNsArgs, KickstartArgs, ListArgs, ListFormat,
+    ListSubsysArgs, RemoteArgs, ShowArgs, ShowRegsArgs,
 };
 pub use aio::{AioCommand, AioMode, AioRunArgs, AioStatArgs};
 pub use bpf::{BpfCheckArgs, BpfCommand, BpfReplaceArgs, BpfStatArgs};
@@ -94,6 +94,8 @@ pub enum Command {
     Paths(PathsArgs),
     /// Ask a discovery controller which subsystems there are.
     Discover(DiscoverArgs),
+    /// Ask a centralized discovery controller to fetch which subsystems this machine has.
+    Kickstart(KickstartArgs),
     /// List namespaces, with their sizes.
     List(ListArgs),
     /// List subsystems, with the paths to them.

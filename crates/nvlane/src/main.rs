@@ -5,7 +5,7 @@
 //!       |-> ctl ------^ control socket
 //!       |-> nbd --> ::nbd, volume
 //!       |-> ublk --> ::ublk, volume
-//!       |-> discover, id-ctrl, ... (admin) --> host::client --> a controller
+//!       |-> discover, kickstart, id-ctrl, ... (admin) --> host::client --> a controller
 //!       |-> cat, write, paths (session), copy --> volume
 //!       |-> jobs ------^ copies that the daemon does
 //!       |-> io, admin (passthrough) --> volume::session
@@ -81,6 +81,7 @@ fn main() -> ExitCode {
         Command::Jobs(args) => jobs::run(&args),
         Command::Paths(args) => paths::run(&args),
         Command::Discover(args) => admin::discover(&args),
+        Command::Kickstart(args) => admin::kickstart(&args),
         Command::List(args) => admin::list(&args),
         Command::ListSubsys(args) => admin::list_subsys(&args),
         Command::IdCtrl(args) => admin::id_ctrl(&args),

@@ -42,12 +42,47 @@ pub fn fuzz_pdu(bytes: &[u8]) {
         }
     }
     let _ = terminate::parse(&common, bytes);
+    fuzz_kickstart(bytes);
     if let Some(dptr) = bytes.first_chunk() {
         match Descriptor::parse(dptr) {
             descriptor @ Descriptor::InCapsule { .. } => {
                 assert_eq!(Descriptor::parse(&descriptor.emit()), descriptor);
             }
             Descriptor::Transport { .. } | Descriptor::Unsupported { .. } => {}
+        }
+    }
+}
+
+/// What a centralized discovery controller may send, before and after it has initialized the connection.
+fn fuzz_kickstart(bytes: &[u8]) {
+    use crate::kickstart::{Connection, Event, INPUT_BYTES_MAX};
+    let mut response = [0; 128];
+    response[..8].copy_from_slice(&[Kind::IC_RESP.0, 0, 128, 0, 128, 0, 0, 0]);
+    for begin in [&[][..], &response] {
+        let mut connection = Connection::new();
+        let told = connection.receive(&mut &begin[..]);
+        assert_eq!(told, Ok((!begin.is_empty()).then_some(Event::Initialized)));
+        let mut input = bytes;
+        let end = loop {
+            match connection.receive(&mut input) {
+                Ok(Some(Event::Initialized)) => assert!(begin.is_empty()),
+                Ok(Some(Event::Accepted { cdc_nqn })) => {
+                    assert!(!cdc_nqn.is_empty() && cdc_nqn.len() <= 256);
+                    assert!(!cdc_nqn.contains(char::is_control));
+                    break true;
+                }
+                Ok(Some(Event::Refused(_) | Event::Terminated { .. })) => break true,
+                Ok(None) => break false,
+                Err(terminate) => {
+                    assert!(terminate.pdu().len() <= crate::pdu::TERM_BYTES_MAX);
+                    break true;
+                }
+            }
+        };
+        if end {
+            assert_eq!((connection.receive(&mut input), input.len()), (Ok(None), 0));
+        } else {
+            assert!(input.len() < INPUT_BYTES_MAX);
         }
     }
 }

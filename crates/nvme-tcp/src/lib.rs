@@ -12,7 +12,8 @@
 //! ```
 //!
 //! What it does not do: no I/O, no clock, no buffers of its own (bytes of an incomplete PDU stay
-//! with the driver), no commands (it carries them), no TLS, no kickstart discovery.
+//! with the driver), no commands (it carries them), no TLS. Of kickstart discovery it has the end that
+//! asks ([`kickstart`]), not the centralized discovery controller's.
 //!
 //! Key constants: PDU headers are 24, 72 or 128 bytes, digests 4; data starts at most 255 bytes
 //! into a PDU; a terminating PDU is at most 152 bytes.
@@ -24,6 +25,7 @@ mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod host;
+pub mod kickstart;
 mod payload;
 pub mod pdu;
 pub mod sgl;

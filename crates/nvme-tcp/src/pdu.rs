@@ -41,9 +41,9 @@ impl Kind {
     pub const C2H_DATA: Kind = Kind(0x07);
     /// Ready to Transfer, controller to host.
     pub const R2T: Kind = Kind(0x09);
-    /// Kickstart Discovery Request, host to discovery controller: not supported by this crate.
+    /// Kickstart Discovery Request, direct to centralized discovery controller.
     pub const KD_REQ: Kind = Kind(0x0a);
-    /// Kickstart Discovery Response, discovery controller to host: not supported by this crate.
+    /// Kickstart Discovery Response, centralized to direct discovery controller.
     pub const KD_RESP: Kind = Kind(0x0b);
 }
 
@@ -57,6 +57,8 @@ pub mod flags {
     pub const LAST: u8 = 1 << 2;
     /// SUCCESS of C2HData: the command succeeded and no CapsuleResp follows.
     pub const SUCCESS: u8 = 1 << 3;
+    /// KDCONN of ICReq: a connection for kickstart discovery (NVMe Base 2.1, section 8.3.2.2.2.1).
+    pub const KDCONN: u8 = 1 << 7;
 }
 
 /// DGST of ICReq and ICResp: which digests are wanted, respectively used.
@@ -229,3 +231,48 @@ pub struct R2t {
     pub reserved: [u8; 4],
 }
 const _: () = assert!(size_of::<R2t>() == 24);
+
+/// Kickstart Discovery Request (KDReq), followed by its kickstart records as data.
+#[repr(C)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+pub struct KdReq {
+    /// Common header; HLEN is 12.
+    pub common: CommonHeader,
+    /// Number of Kickstart Records.
+    pub numkr: U16,
+    /// Number of Discovery Information Entries that are to be registered.
+    pub numdie: U16,
+}
+const _: () = assert!(size_of::<KdReq>() == 12);
+
+/// Kickstart Record: one way to a direct discovery controller, with the fields of a discovery log entry.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub struct KickstartRecord {
+    /// Transport type.
+    pub trtype: u8,
+    /// Address family.
+    pub adrfam: u8,
+    /// Transport service id, ASCII, padded with zeroes.
+    pub trsvcid: [u8; 32],
+    /// Transport address, ASCII, padded with zeroes.
+    pub traddr: [u8; 256],
+}
+const _: () = assert!(size_of::<KickstartRecord>() == 290);
+
+/// Kickstart Discovery Response (KDResp), followed by 264 bytes that have the CDC's NQN in them.
+#[repr(C)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+pub struct KdResp {
+    /// Common header; HLEN is 10, PLEN 274.
+    pub common: CommonHeader,
+    /// Kickstart Status: 0 success, 1 failure.
+    pub ksstat: u8,
+    /// Failure Reason; see [`crate::kickstart::FailureReason`].
+    pub failrsn: u8,
+}
+const _: () = assert!(size_of::<KdResp>() == 10);

@@ -2,7 +2,8 @@
 
 use nvme::{Command, Completion};
 use nvme_tcp::pdu::{
-    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, H2cData, IcReq, IcResp, Kind, R2t, TermReq,
+    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, H2cData, IcReq, IcResp, KdReq, KdResp,
+    KickstartRecord, Kind, R2t, TermReq,
 };
 use nvme_tcp::{Descriptor, Digest, Format};
 use proptest::prelude::*;
@@ -16,7 +17,7 @@ fn survives<T: FromBytes + IntoBytes + Immutable>(bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn every_pdu_survives_a_round_trip(bytes in prop::collection::vec(any::<u8>(), 128)) {
+    fn every_pdu_survives_a_round_trip(bytes in prop::collection::vec(any::<u8>(), 290)) {
         survives::<CommonHeader>(&bytes);
         survives::<IcReq>(&bytes);
         survives::<IcResp>(&bytes);
@@ -26,6 +27,9 @@ proptest! {
         survives::<H2cData>(&bytes);
         survives::<C2hData>(&bytes);
         survives::<R2t>(&bytes);
+        survives::<KdReq>(&bytes);
+        survives::<KickstartRecord>(&bytes);
+        survives::<KdResp>(&bytes);
     }
 
     #[test]

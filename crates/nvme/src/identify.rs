@@ -59,6 +59,16 @@ open_enum! {
         /// Administrative controller.
         ADMINISTRATIVE = 3,
     }
+
+    /// Discovery Controller Type (NVMe Base 2.1, Figure 312, DCTYPE).
+    pub enum DiscoveryType: u8 {
+        /// Not reported; of controllers of other types.
+        NOT_REPORTED = 0,
+        /// Direct discovery controller (DDC): tells what is in its own subsystems.
+        DIRECT = 1,
+        /// Centralized discovery controller (CDC): tells what others have registered.
+        CENTRALIZED = 2,
+    }
 }
 
 wire! {
@@ -249,7 +259,7 @@ wire! {
         pub msdbd: u8,
         /// Optional fabrics commands support: bit 0 Disconnect.
         pub ofcs: U16,
-        /// Discovery controller type.
+        /// Discovery controller type; see [`DiscoveryType`].
         pub dctype: u8,
         /// Reserved.
         pub reserved1807: [u8; 241],

@@ -11,7 +11,7 @@ use crate::{
     TRANSFER_BYTES_MAX,
 };
 use nvme::identify::{
-    self, Cns, ControllerType, DATA_BYTES, DescriptorHeader, IndependentNamespace,
+    self, Cns, ControllerType, DATA_BYTES, DescriptorHeader, DiscoveryType, IndependentNamespace,
     NAMESPACE_LIST_ENTRIES, Nidt, NvmController, NvmNamespace, oacs, oncs, sgls,
 };
 use nvme::{Command, Limits, NSID_ALL, Status};
@@ -203,6 +203,7 @@ impl Target {
         data.sn = self.discovery_serial;
         data.mn = self.discovery_model;
         data.cntrltype = ControllerType::DISCOVERY.0;
+        data.dctype = DiscoveryType::DIRECT.0;
         data
     }
 

@@ -109,7 +109,7 @@ pub(super) fn transport(trtype: u8) -> &'static str {
     }
 }
 
-fn family(adrfam: u8) -> &'static str {
+pub(super) fn family(adrfam: u8) -> &'static str {
     match AddressFamily(adrfam) {
         AddressFamily::IPV4 => "ipv4",
         AddressFamily::IPV6 => "ipv6",

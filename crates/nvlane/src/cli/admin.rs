@@ -90,6 +90,34 @@ pub struct DiscoverArgs {
     pub output_format: Format,
 }
 
+/// `nvlane kickstart`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane kickstart 192.0.2.9                                 what this machine serves on port 4420
+  nvlane kickstart 192.0.2.9:8009 -l 192.0.2.1 -l 198.51.100.1:4421
+  nvlane kickstart 192.0.2.9 -o json | jq -r .cdc_nqn        whom to let in
+
+The centralized discovery controller (CDC) then connects to those addresses and reads the discovery log there. It sees what its
+own host NQN may see.")]
+pub struct KickstartArgs {
+    /// The centralized discovery controller: HOST[:PORT], port 8009 if none is said.
+    #[arg(value_name = "CDC")]
+    pub cdc: String,
+    /// Where the discovery controller is that it shall ask: HOST[:PORT], port 4420 if none is said; may be given again. When left
+    /// out, this machine, by the address from which the CDC is reached.
+    #[arg(short, long, value_name = "ADDR")]
+    pub listener: Vec<String>,
+    /// How many entries there are; counted, by asking those addresses, when left out.
+    #[arg(long, value_name = "N")]
+    pub entries: Option<u16>,
+    /// Milliseconds that each of the parties asked may take.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 10_000)]
+    pub timeout: u64,
+    /// How to write it.
+    #[arg(short, long, value_enum, default_value = "normal")]
+    pub output_format: ListFormat,
+}
+
 /// `nvlane id-ctrl`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

@@ -26,6 +26,7 @@ mod jobs_kills;
 mod jobs_overlap;
 mod jobs_told;
 mod keys;
+mod kickstart;
 mod library;
 mod many_jobs;
 mod metrics;

@@ -114,6 +114,7 @@ fn the_discovery_controller_says_what_it_is_and_no_more() {
     let data = host.identify(Cns::CONTROLLER.0, 0);
     let controller = Controller::read_from_bytes(&data).unwrap();
     assert_eq!((controller.cntrltype, controller.nn.get()), (2, 0));
+    assert_eq!(controller.dctype, 1, "a direct discovery controller");
     assert_eq!(controller.oaes.get(), 1 << 31);
     assert_eq!(text(&controller.subnqn), DISCOVERY_NQN);
     let status = host.status(&identify(Cns::ACTIVE_NAMESPACES.0, 0), &[]);
