@@ -181,11 +181,13 @@ printf Foo >"$WORK/label"
 expect_match "data that is sent" "$(fails "$NVLANE" admin "$controller" -O 0xc1 -l 4096 -w -i "$WORK/label")" 'Invalid Command Opcode'
 
 # Data in vectors.
-"$EXAMPLE" "$plain" vectors 0x01 nsid=1 cdw10=16 cdw12=7 data="$WORK/a"
+"$EXAMPLE" "$plain" io 0x01 cdw10=16 cdw12=7 data="$WORK/a" memory=pieces
 nvme read "$block" -s 16 -c 7 -z 4096 -d "$WORK/out" >/dev/null
 cmp "$WORK/a" "$WORK/out"
-"$EXAMPLE" "$plain" vectors 0x02 nsid=1 cdw10=16 cdw12=7 read=4096 2>/dev/null | cmp - "$WORK/a"
-"$EXAMPLE" "$controller" vectors 0x06 cdw10=1 read=4096 2>/dev/null >"$WORK/out"
+for options in "" "?poll" "?sqpoll"; do
+    "$EXAMPLE" "$plain$options" io 0x02 cdw10=16 cdw12=7 read=4096 memory=pieces 2>/dev/null | cmp - "$WORK/a"
+done
+"$EXAMPLE" "$plain" admin 0x06 cdw10=1 read=4096 memory=pieces 2>/dev/null >"$WORK/out"
 nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
 
 # Protection information of a namespace with metadata: the controller adds it and takes it off.

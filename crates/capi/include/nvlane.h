@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 #include <stddef.h>
+#include <sys/uio.h>
 
 /**
  * Commands that one session may have in flight.
@@ -592,6 +593,23 @@ int nvl_buffer_is_fixed(struct nvl_buffer *buffer);
  */
 int nvl_submit(struct nvl_volume *volume,
                const struct nvl_command *command);
+
+/**
+ * The same for data in several pieces of memory that is no buffer's, together as long as the command says; `data`,
+ * `data_len` and `buffer` are 0. A device of this machine is given the pieces as they are, up to 1,024 of them, but for
+ * Compare and Dataset Management; otherwise, and with every other volume, what they hold is copied by way of the
+ * session's pool. The list may go as soon as this returns. A Copy's ranges come in one piece: Invalid Field otherwise.
+ *
+ * Errors: as nvl_submit().
+ *
+ * # Safety
+ * As for nvl_submit(); `vectors` has `count` elements, or is null if `count` is 0, and what they point to stays until
+ * the command was reaped or the session freed.
+ */
+int nvl_submit_vectors(struct nvl_volume *volume,
+                       const struct nvl_command *command,
+                       const struct iovec *vectors,
+                       uint32_t count);
 
 /**
  * Hands over what was submitted, and fills in up to `most` commands that have completed, in that order. Never

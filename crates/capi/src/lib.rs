@@ -49,7 +49,9 @@ pub use session::{
 pub use status::{
     nvl_io_status_text, nvl_io_status_words, nvl_status_text, nvl_status_words, nvl_version,
 };
-pub use submission::{NVL_ADMIN, NVL_IO, nvl_command, nvl_completion, nvl_reap, nvl_submit};
+pub use submission::{
+    NVL_ADMIN, NVL_IO, nvl_command, nvl_completion, nvl_reap, nvl_submit, nvl_submit_vectors,
+};
 pub use volume::{
     NVL_LIMITS_PASSES_ADMIN, NVL_LIMITS_PASSES_IO, NVL_LIMITS_READ_ONLY, NVL_LIMITS_VOLATILE,
     NVL_READ_ONLY, NVL_SHARED, nvl_close, nvl_limits, nvl_open, nvl_uri, nvl_volume, nvl_volume_id,

@@ -5,11 +5,12 @@ use crate::failure::{Failure, answer};
 use crate::handle;
 use crate::session::nvl_session;
 use crate::volume::nvl_volume;
+use libc::iovec;
 use nvme::Command;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
-use volume::session::{Bytes, Done, Ranges, RawBytes, Reason, Submission};
+use volume::session::{Bytes, Done, Ranges, RawBytes, Reason, Submission, Vectors};
 
 /// nvl_command.queue: an I/O command, for the volume.
 pub const NVL_IO: u32 = 0;
@@ -87,6 +88,8 @@ pub(crate) struct Entries {
     done: RefCell<Vec<Done>>,
     /// Room for the ranges of Copies.
     ranges: RefCell<Vec<Ranges>>,
+    /// Room for the pieces of data.
+    vectors: RefCell<Vec<Vectors>>,
 }
 
 #[derive(Default)]
@@ -102,6 +105,7 @@ impl Entries {
             free: RefCell::new((0..depth as u32).rev().collect()),
             done: RefCell::new(Vec::with_capacity(depth)),
             ranges: RefCell::default(),
+            vectors: RefCell::default(),
         }
     }
 
@@ -114,6 +118,12 @@ impl Entries {
     pub(crate) fn keep_ranges(&self, mut ranges: Ranges) {
         ranges.clear();
         self.ranges.borrow_mut().push(ranges);
+    }
+
+    /// Keeps the room of pieces for the next ones.
+    fn keep_vectors(&self, mut vectors: Vectors) {
+        vectors.drain();
+        self.vectors.borrow_mut().push(vectors);
     }
 
     /// Nothing is in flight any more.
@@ -176,11 +186,98 @@ pub unsafe extern "C" fn nvl_submit(volume: *mut nvl_volume, command: *const nvl
     answer(unsafe { submit(volume, command) })
 }
 
+/// The same for data in several pieces of memory that is no buffer's, together as long as the command says; `data`,
+/// `data_len` and `buffer` are 0. A device of this machine is given the pieces as they are, up to 1,024 of them, but for
+/// Compare and Dataset Management; otherwise, and with every other volume, what they hold is copied by way of the
+/// session's pool. The list may go as soon as this returns. A Copy's ranges come in one piece: Invalid Field otherwise.
+///
+/// Errors: as nvl_submit().
+///
 /// # Safety
-/// As for [`nvl_submit`].
-unsafe fn submit(volume: *mut nvl_volume, command: *const nvl_command) -> Result<c_int, Failure> {
+/// As for nvl_submit(); `vectors` has `count` elements, or is null if `count` is 0, and what they point to stays until
+/// the command was reaped or the session freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvl_submit_vectors(
+    volume: *mut nvl_volume,
+    command: *const nvl_command,
+    vectors: *const iovec,
+    count: u32,
+) -> c_int {
     // SAFETY: as the caller promised.
-    let volume = unsafe { handle::of(volume) }?;
+    answer(unsafe { submit_vectors(volume, command, vectors, count) })
+}
+
+/// # Safety
+/// As for [`nvl_submit_vectors`].
+unsafe fn submit_vectors(
+    volume: *mut nvl_volume,
+    command: *const nvl_command,
+    vectors: *const iovec,
+    count: u32,
+) -> Result<c_int, Failure> {
+    // SAFETY: as the caller promised.
+    let (command, volume) = unsafe { (read(command)?, handle::of(volume)?) };
+    if !command.data.is_null() || command.data_len != 0 || !command.buffer.is_null() {
+        return Err(Failure::argument("nvl_command has data, a length or a buffer beside vectors"));
+    }
+    if vectors.is_null() && count > 0 {
+        return Err(Failure::argument("the vectors are null"));
+    }
+    let memo = Memo::new(&volume.entries).ok_or_else(|| rejected(Reason::Full))?;
+    let mut pieces = volume.entries.vectors.borrow_mut().pop().unwrap_or_default();
+    // SAFETY: as the caller promised.
+    let outcome = unsafe { fill(&mut pieces, vectors, count) }
+        // SAFETY: as the caller promised.
+        .and_then(|()| unsafe { raw(command.metadata, command.metadata_len, "metadata") });
+    let metadata = match outcome {
+        Ok(metadata) => metadata,
+        Err(failure) => {
+            volume.entries.keep_vectors(pieces);
+            return Err(failure);
+        }
+    };
+    let submission = Submission {
+        command: built(&command),
+        admin: command.queue == NVL_ADMIN,
+        data: pieces.into(),
+        metadata,
+        timeout_ms: command.timeout_ms,
+        token: memo.index(),
+    };
+    volume.volume.submit(submission).map_err(|error| {
+        if let Bytes::Vectors(pieces) = error.submission.data {
+            volume.entries.keep_vectors(pieces);
+        }
+        rejected(error.reason)
+    })?;
+    memo.keep(command.token, None);
+    Ok(0)
+}
+
+/// # Safety
+/// As for [`nvl_submit_vectors`].
+unsafe fn fill(pieces: &mut Vectors, vectors: *const iovec, count: u32) -> Result<(), Failure> {
+    for at in 0..count as usize {
+        // SAFETY: as the caller promised.
+        let iovec { iov_base, iov_len } = unsafe { vectors.add(at).read_unaligned() };
+        if iov_base.is_null() && iov_len > 0 {
+            return Err(Failure::argument(format!("vector {at} is null, but has {iov_len} bytes")));
+        }
+        if u32::try_from(pieces.len() as u64 + iov_len as u64).is_err() {
+            return Err(Failure::argument("the vectors have more than 4 GiB"));
+        }
+        if iov_len > 0 {
+            // SAFETY: as the caller promised.
+            pieces.push(unsafe { RawBytes::new(iov_base.cast(), iov_len, None) });
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `command` is null or readable.
+#[inline]
+unsafe fn read(command: *const nvl_command) -> Result<nvl_command, Failure> {
     if command.is_null() {
         return Err(Failure::argument("the command is null"));
     }
@@ -189,6 +286,16 @@ unsafe fn submit(volume: *mut nvl_volume, command: *const nvl_command) -> Result
     if ![NVL_IO, NVL_ADMIN].contains(&command.queue) || command.reserved != 0 {
         return Err(Failure::argument("nvl_command: no such queue, or reserved is not 0"));
     }
+    Ok(command)
+}
+
+/// # Safety
+/// As for [`nvl_submit`].
+unsafe fn submit(volume: *mut nvl_volume, command: *const nvl_command) -> Result<c_int, Failure> {
+    // SAFETY: as the caller promised.
+    let volume = unsafe { handle::of(volume) }?;
+    // SAFETY: as the caller promised.
+    let command = unsafe { read(command) }?;
     // SAFETY: as the caller promised.
     let (data, memory) = unsafe { data_of(&command) }?;
     let memo = Memo::new(&volume.entries).ok_or_else(|| rejected(Reason::Full))?;
@@ -310,8 +417,10 @@ pub unsafe extern "C" fn nvl_reap(
                 volume: done.volume.0,
             };
             drop(places);
-            if let Bytes::Ranges(ranges) = done.data {
-                entries.keep_ranges(ranges);
+            match done.data {
+                Bytes::Ranges(ranges) => entries.keep_ranges(ranges),
+                Bytes::Vectors(vectors) => entries.keep_vectors(vectors),
+                _ => {}
             }
             // SAFETY: as the caller promised; there are no more than `most`.
             unsafe { completions.add(at).write(completion) };

@@ -117,6 +117,12 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether commands may come with [`Data::Vectors`], data in several pieces: all but Compare, Copy and Dataset
+    /// Management, which layers look into.
+    fn takes_vectors(&self) -> bool {
+        false
+    }
+
     /// Plays a power cut: forgets every acknowledged write that was neither flushed nor made
     /// with FUA, and returns how many blocks were forgotten. For tests: only `volatile:` forgets
     /// anything, and layers pass the call on.

@@ -24,6 +24,9 @@ pub enum Data {
     Part(Part),
     /// The source ranges of a Copy.
     Sources(Box<Sources>),
+    /// Pieces of memory that together are the data, in their order. Given only to namespaces that say so
+    /// ([`crate::Namespace::takes_vectors`]), and never with Compare, Copy and Dataset Management.
+    Vectors(Vectors),
     /// Pages of the kernel, which have no address here. Given only to namespaces that say so
     /// ([`crate::Namespace::takes_registered`]), and only with Read and Write.
     Registered(Registered),
@@ -39,6 +42,14 @@ pub struct Registered {
     pub offset: u32,
     /// Its length in bytes.
     pub len: u32,
+}
+
+/// Pieces of memory that somebody else owns until this request has completed, and the list of them.
+#[derive(Clone, Copy)]
+pub struct Vectors {
+    list: *const libc::iovec,
+    count: u32,
+    len: usize,
 }
 
 /// A piece of a buffer that somebody else owns until this request has completed.
@@ -87,6 +98,30 @@ impl Transient {
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+impl Vectors {
+    /// Pieces that the kernel takes at once (include/uapi/linux/uio.h, `UIO_MAXIOV`).
+    pub const COUNT_MAX: usize = 1024;
+
+    /// Borrows the pieces that `list` names.
+    ///
+    /// # Safety
+    /// The list and the pieces must stay valid until the request that carries them has completed; the pieces must be
+    /// writable if it is a read.
+    ///
+    /// # Panics
+    /// If there are more than [`Vectors::COUNT_MAX`].
+    pub unsafe fn new(list: &[libc::iovec]) -> Vectors {
+        assert!(list.len() <= Vectors::COUNT_MAX);
+        let len = list.iter().map(|piece| piece.iov_len).sum();
+        Vectors { list: list.as_ptr(), count: list.len() as u32, len }
+    }
+
+    /// How many pieces there are.
+    pub fn count(&self) -> u32 {
+        self.count
     }
 }
 
@@ -140,6 +175,7 @@ impl Data {
             Data::Transient(bytes) => bytes.len(),
             Data::Lent(bytes) => bytes.len(),
             Data::Part(part) => part.len,
+            Data::Vectors(vectors) => vectors.len,
             Data::Registered(pages) => pages.len as usize,
         }
     }
@@ -159,20 +195,23 @@ impl Data {
             Data::Buffer(buffer) => buffer.truncate(len),
             Data::Part(part) => part.len = len,
             Data::Registered(pages) => pages.len = len as u32,
-            Data::None | Data::Transient(_) | Data::Lent(_) | Data::Sources(_) => {
-                panic!("nothing to shorten")
-            }
+            Data::None
+            | Data::Transient(_)
+            | Data::Lent(_)
+            | Data::Sources(_)
+            | Data::Vectors(_) => panic!("nothing to shorten"),
         }
     }
 
     /// Start of readable bytes, `len` of them; dangling when empty.
     ///
     /// # Panics
-    /// If these are pages of the kernel ([`Data::Registered`]).
+    /// If these are pages of the kernel ([`Data::Registered`]), or in several pieces ([`Data::Vectors`]).
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match self {
             Data::Registered(_) => panic!("the kernel's pages have no address here"),
+            Data::Vectors(_) => panic!("pieces are in several places"),
             Data::None | Data::Sources(_) => std::ptr::NonNull::dangling().as_ptr(),
             Data::Buffer(buffer) => buffer.as_ptr(),
             Data::Transient(bytes) => bytes.as_ptr(),
@@ -181,13 +220,14 @@ impl Data {
         }
     }
 
-    /// Where an operation of the kernel is to find the data, and its length: the address, or the offset into pages of
-    /// the kernel ([`Data::Registered`]); 0 if there is none.
+    /// Where an operation of the kernel is to find the data, and its length: the address, the offset into pages of
+    /// the kernel ([`Data::Registered`]), or the address of the list of pieces ([`Data::Vectors`]); 0 if there is none.
     #[inline]
     pub(crate) fn extent(&self) -> (u64, usize) {
         let (start, len) = match self {
             Data::None | Data::Sources(_) => return (0, 0),
             Data::Registered(pages) => return (pages.offset.into(), pages.len as usize),
+            Data::Vectors(vectors) => (vectors.list.cast(), vectors.len),
             Data::Part(part) => (part.pointer.cast_const(), part.len),
             Data::Buffer(buffer) => (buffer.as_ptr(), buffer.len()),
             Data::Transient(bytes) => (bytes.as_ptr(), bytes.len()),
@@ -206,6 +246,7 @@ impl Data {
             | Data::Transient(_)
             | Data::Lent(_)
             | Data::Sources(_)
+            | Data::Vectors(_)
             | Data::Registered(_) => None,
         }
     }
@@ -256,7 +297,11 @@ impl Data {
             Data::Buffer(buffer) => buffer.fixed_index(),
             Data::Part(part) => part.fixed,
             Data::Registered(pages) => Some(pages.index),
-            Data::None | Data::Transient(_) | Data::Lent(_) | Data::Sources(_) => None,
+            Data::None
+            | Data::Transient(_)
+            | Data::Lent(_)
+            | Data::Sources(_)
+            | Data::Vectors(_) => None,
         }
     }
 }

@@ -431,6 +431,10 @@ impl Namespace for Device {
         !self.polled() && self.options.sqpoll.is_none() && self.limits.metadata_bytes == 0
     }
 
+    fn takes_vectors(&self) -> bool {
+        true
+    }
+
     fn refresh(&self) -> io::Result<bool> {
         let namespace = self.ask()?;
         self.tell(self.shape.look(Shape::of(&namespace)));

@@ -63,6 +63,11 @@ macro_rules! pass_to_child {
             self.child.takes_registered()
         }
     };
+    (@ takes_vectors) => {
+        fn takes_vectors(&self) -> bool {
+            self.child.takes_vectors()
+        }
+    };
     (@ paths) => {
         fn paths(&self) -> Vec<crate::PathReport> {
             self.child.paths()

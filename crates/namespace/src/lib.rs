@@ -39,6 +39,6 @@ pub use contract::{
     Access, AccessWatcher, DEPTH_MAX, MapReport, Namespace, PathReport, ProgramReport, Queue,
     Request, Run, Sink,
 };
-pub use data::{Data, Lent, Part, Registered, Transient};
+pub use data::{Data, Lent, Part, Registered, Transient, Vectors};
 pub use told::{Lost, Told};
 pub use unflushed::Unflushed;

@@ -175,6 +175,11 @@ impl BigEntry {
         (self.0.command_flags & COMMAND_FIXED != 0).then_some(self.0.buf_index)
     }
 
+    /// What the driver is asked to do: its number for that.
+    pub fn operation(&self) -> u32 {
+        self.0.cmd_op
+    }
+
     #[inline]
     fn new(opcode: u8) -> BigEntry {
         BigEntry(Layout {

@@ -3,29 +3,23 @@
 //! ```text
 //!   nvme URI io OPCODE [FIELD=VALUE]...      one I/O command: cdw2= ... cdw15=, nsid=, timeout=MS,
 //!   nvme URI admin OPCODE [FIELD=VALUE]...   data=FILE, or read=BYTES, which go to standard output
-//!   nvme DEVICE vectors OPCODE [FIELD=VALUE] data in two pieces, by the driver's calls for vectors:
-//!                                            an I/O command of /dev/ngXnY, an admin one of /dev/nvmeX
 //!   nvme URI load DEPTH SECONDS              random reads and writes, each read checked; errors
 //!                                            are counted and the work goes on; until=FILE: for
 //!                                            longer, until there is that file
 //! ```
 //!
-//! `memory=vec` takes ordinary memory in place of registered buffers, `kind=small|big|mixed` says what
+//! `memory=vec` takes ordinary memory in place of registered buffers, `memory=pieces` takes three pieces of it, `kind=small|big|mixed` says what
 //! the session's ring is. `after=FILE` gives the command once there is that file, `again=FILE,...` gives it at once, and
 //! once more as each file appears; what it does then is said.
 
 use anyhow::{Context, Result, bail, ensure};
 use nvme::{Command, Status};
-use reactor::{Complete, Drive};
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
-use uring::{Kind, NvmeOp, NvmeUringCmd, entry};
-use volume::session::{Bytes, Done, Session, SessionConfig, Submission, Volume};
+use uring::Kind;
+use volume::session::{Bytes, Done, Session, SessionConfig, Submission, Vectors, Volume};
 
 /// Blocks that the load touches, and those of each of its commands.
 const SPAN: u64 = 4096;
@@ -49,9 +43,6 @@ fn main() -> Result<()> {
         Some(other) => bail!("kind={other}: small, big or mixed"),
     };
     let session = Session::new(&SessionConfig { kind, ..SessionConfig::default() })?;
-    if let ("vectors", &[opcode]) = (*what, &numbers[..]) {
-        return vectors(&session, uri, u8::try_from(opcode)?, &fields);
-    }
     let volume = session.open(uri)?;
     if let Some(carrier) = fact(&volume, "commands go by") {
         eprintln!("commands go by: {carrier}");
@@ -86,61 +77,6 @@ fn number(text: &str) -> Result<u64> {
     parsed.with_context(|| format!("{text:?} is not a number"))
 }
 
-/// Notes how an entry ended.
-#[derive(Default)]
-struct Ended(Cell<Option<(i32, u64)>>);
-
-impl Complete for Ended {
-    fn complete(&self, token: u64, result: i32, flags: u32) {
-        self.complete_command(token, result, flags, 0);
-    }
-
-    fn complete_command(&self, _token: u64, result: i32, _flags: u32, extra: u64) {
-        self.0.set(Some((result, extra)));
-    }
-}
-
-/// Carries out one command below all volumes, on the session's own ring: volumes have their data in one
-/// piece, so none uses this.
-fn vectors(session: &Session, path: &str, opcode: u8, fields: &BTreeMap<&str, &str>) -> Result<()> {
-    let file = std::fs::File::options().read(true).write(true).open(path).context("the device")?;
-    let field = |name: &str| fields.get(name).map_or(Ok(0), |value| number(value));
-    let field = |name: &str| -> Result<u32> { Ok(u32::try_from(field(name)?)?) };
-    let mut data = match fields.get("data") {
-        Some(file) => std::fs::read(file)?,
-        None => vec![0; field("read")? as usize],
-    };
-    let (first, second) = data.split_at_mut(512);
-    let vectors = [first, second]
-        .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() });
-    let command = NvmeUringCmd {
-        opcode,
-        nsid: field("nsid")?,
-        addr: vectors.as_ptr() as u64,
-        data_len: vectors.len() as u32,
-        cdw10: field("cdw10")?,
-        cdw11: field("cdw11")?,
-        cdw12: field("cdw12")?,
-        ..NvmeUringCmd::default()
-    };
-    let is_namespace = path.starts_with("/dev/ng");
-    let operation = if is_namespace { NvmeOp::IoVec } else { NvmeOp::AdminVec };
-    let entry = entry::nvme_command(uring::File::Fd(file.as_raw_fd()), &command, operation, None);
-    let ended = Rc::<Ended>::default();
-    // SAFETY: the vectors and the data that they point to live until the entry has ended, below.
-    unsafe { session.reactor().submit_command(entry, ended.clone(), 0) };
-    while ended.0.get().is_none() {
-        session.reactor().turn_for(Drive::Forever);
-    }
-    let (result, extra) = ended.0.get().expect("it has ended");
-    eprintln!("result {extra:#x}");
-    ensure!(result == 0, "result {result}");
-    if !fields.contains_key("data") {
-        std::io::stdout().write_all(&data)?;
-    }
-    Ok(())
-}
-
 /// Carries out one command, as often as it is to be; fails with its status.
 fn one(
     session: &Session,
@@ -156,7 +92,14 @@ fn one(
         bytes = give(session, volume, admin, opcode, fields)?;
     }
     if fields.contains_key("read") {
-        std::io::stdout().write_all(bytes.as_slice())?;
+        match &bytes {
+            Bytes::Vectors(vectors) => {
+                for piece in vectors.pieces() {
+                    std::io::stdout().write_all(piece.as_slice())?;
+                }
+            }
+            bytes => std::io::stdout().write_all(bytes.as_slice())?,
+        }
     }
     Ok(())
 }
@@ -217,8 +160,15 @@ fn memory(session: &Session, content: &[u8], fields: &BTreeMap<&str, &str>) -> R
     if content.is_empty() {
         return Ok(Bytes::default());
     }
-    if fields.get("memory") == Some(&"vec") {
-        return Ok(content.to_vec().into());
+    match fields.get("memory") {
+        Some(&"vec") => return Ok(content.to_vec().into()),
+        Some(&"pieces") => {
+            let (first, rest) = content.split_at(content.len().min(512));
+            let (second, third) = rest.split_at(rest.len().min(7));
+            let pieces = [first, second, third].map(<[u8]>::to_vec);
+            return Ok(pieces.into_iter().collect::<Vectors>().into());
+        }
+        _ => {}
     }
     let mut buffer = session.allocate(content.len()).context("no buffer that large")?;
     buffer.as_mut_slice().copy_from_slice(content);

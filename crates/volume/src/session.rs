@@ -14,7 +14,7 @@
 //!
 //! Memory is the pool's ([`Session::allocate`]: registered with the ring, so that the kernel need not
 //! look up its pages per command) or ordinary (a `Vec<u8>`, which the session owns while the command is in
-//! flight). See [`Bytes`].
+//! flight), in one piece or in several ([`Vectors`]). See [`Bytes`].
 //!
 //! Who has a loop of his own (epoll, libuv, tokio) sleeps there, on a descriptor of the session's: [`Session::poll_fd`].
 //!
@@ -34,19 +34,21 @@ mod flights;
 mod groups;
 mod overlaps;
 mod submission;
+mod vectors;
 
 pub use bytes::{Bytes, RawBytes};
 pub use copies::CopyError;
 pub use copy::Ranges;
 pub use reactor::OutsideError as PollError;
 pub use submission::{Done, Reason, Rejected, Submission};
+pub use vectors::Vectors;
 
 use crate::{Error, OpenOptions, Uri};
 use flights::Flights;
 use namespace::Namespace;
 use namespace::copy::Other;
 use nvme::limits::Passthrough;
-use nvme::{Limits, Status};
+use nvme::{Limits, Status, opcode};
 use overlaps::Overlaps;
 use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
 use std::cell::{Cell, RefCell};
@@ -145,6 +147,8 @@ struct Open {
     looks: bool,
     /// Ordinary memory must lie at a multiple of this, or is copied.
     alignment: usize,
+    /// Data may go down in pieces.
+    takes_vectors: bool,
 }
 
 struct Core {
@@ -218,8 +222,9 @@ impl Session {
         let id = VolumeId(NEXT.fetch_add(1, Ordering::Relaxed));
         let limits = RefCell::new(limits);
         let ask_at = Cell::new(Instant::now() + LIMITS_AGE);
+        let takes_vectors = namespace.takes_vectors();
         let sides = Rc::new(Other { namespace, queue });
-        let open = Rc::new(Open { id, sides, limits, ask_at, looks, alignment });
+        let open = Rc::new(Open { id, sides, limits, ask_at, looks, alignment, takes_vectors });
         self.core.flights.opened(&open);
         Ok(Volume { core: Rc::clone(&self.core), open })
     }
@@ -398,8 +403,43 @@ impl Open {
         self.check_anew(submission, now)
     }
 
+    /// The same of a command with data in several pieces.
+    fn check_pieces(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+        if now < self.ask_at.get()
+            && let Ok(bytes) = check::check_pieces(submission, &self.limits.borrow())
+        {
+            return Ok(bytes);
+        }
+        self.look(now);
+        check::check_pieces(submission, &self.ask())
+    }
+
+    /// Whether a command's pieces go down as they are: layers look into the data of some commands, and the driver has its
+    /// call that blocks for others.
+    fn takes_pieces(&self, submission: &Submission) -> bool {
+        let Submission { command, admin, data, .. } = submission;
+        let Bytes::Vectors(vectors) = data else { return true };
+        let in_one = match admin {
+            true => matches!(
+                command.opcode,
+                opcode::admin::FORMAT_NVM
+                    | opcode::admin::NAMESPACE_MANAGEMENT
+                    | opcode::admin::NAMESPACE_ATTACHMENT
+            ),
+            false => matches!(
+                command.opcode,
+                opcode::io::COMPARE | opcode::io::DATASET_MANAGEMENT | opcode::io::COPY
+            ),
+        };
+        self.takes_vectors && !in_one && vectors.count() <= namespace::Vectors::COUNT_MAX
+    }
+
     #[cold]
     fn check_anew(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+        // Of those the length is not known here.
+        if submission.is_in_pieces() {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
         self.look(now);
         check::check(submission, &self.ask())
     }

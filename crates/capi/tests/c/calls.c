@@ -377,6 +377,37 @@ static int polled(struct nvl_session *session, const char *uri)
 }
 
 /* A loop of the program's own. */
+/* Data in several pieces. */
+static void vectors(struct nvl_session *session)
+{
+    static unsigned char data[BLOCK], seen[BLOCK];
+    struct nvl_volume *volume = NULL;
+    struct nvl_completion done = {0};
+    struct iovec out[] = {{data, 1}, {NULL, 0}, {data + 1, BLOCK - 1}};
+    struct iovec in[] = {{seen, 4000}, {seen + 4000, 96}};
+    struct nvl_command write = {.opcode = WRITE, .cdw10 = 3, .token = 1}, read = write, beside = write;
+
+    read.opcode = READ, beside.data = data;
+    for (int at = 0; at < BLOCK; at++)
+        data[at] = (unsigned char)(at * 7 + at / 256);
+    CHECK(nvl_open(session, "mem:1M?bs=4096", 0, &volume) == 0);
+    for (int round = 0; round < 3; round++) { /* their room is used again */
+        memset(seen, 0, sizeof(seen));
+        CHECK(nvl_submit_vectors(volume, &write, out, 3) == 0);
+        CHECK(nvl_wait(session, 1, -1) == 1 && nvl_reap(session, &done, 1) == 1 && done.status == 0);
+        CHECK(nvl_submit_vectors(volume, &read, in, 2) == 0);
+        CHECK(nvl_wait(session, 1, -1) == 1 && nvl_reap(session, &done, 1) == 1 && done.status == 0);
+        CHECK(memcmp(data, seen, BLOCK) == 0);
+    }
+    CHECK(nvl_submit_vectors(volume, &read, in, 1) == 0); /* too short: the status says so */
+    CHECK(nvl_wait(session, 1, -1) == 1 && nvl_reap(session, &done, 1) == 1 && done.status != 0);
+    in[1].iov_base = NULL;
+    FAILS(EINVAL, nvl_submit_vectors(volume, &read, in, 2));
+    FAILS(EINVAL, nvl_submit_vectors(volume, &read, NULL, 1));
+    FAILS(EINVAL, nvl_submit_vectors(volume, &beside, out, 3));
+    CHECK(nvl_outstanding(session) == 0 && nvl_close(volume) == 0);
+}
+
 static void polling(const char *folder, const char *uri, const char *slow_uri)
 {
     struct nvl_config config = {.size = sizeof(config), .depth = 8, .flags = NVL_POLL};
@@ -648,6 +679,7 @@ int main(int argc, char **argv)
     remote(session, argv[2]);
     buffers(session);
     commands(session);
+    vectors(session);
     copies(session);
     paths(session, argv[4]);
     threads(session);

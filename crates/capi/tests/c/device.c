@@ -27,17 +27,23 @@ static int line;
     } while (0)
 #define DO(what) (line = __LINE__, what)
 
-static unsigned carry_out(struct nvl_session *session, struct nvl_volume *volume, struct nvl_command command)
+/* The status of the one command that is in flight. */
+static unsigned ended(struct nvl_session *session)
 {
     struct nvl_completion done;
 
-    command.token = 4711;
-    command.timeout_ms = 10000;
-    CHECK(nvl_submit(volume, &command) == 0);
     CHECK(nvl_wait(session, 1, 60000000000) == 1);
     CHECK(nvl_reap(session, &done, 1) == 1);
     CHECK(done.token == 4711);
     return done.status & 0x7ff;
+}
+
+static unsigned carry_out(struct nvl_session *session, struct nvl_volume *volume, struct nvl_command command)
+{
+    command.token = 4711;
+    command.timeout_ms = 10000;
+    CHECK(nvl_submit(volume, &command) == 0);
+    return ended(session);
 }
 
 static struct nvl_volume *open_volume(struct nvl_session *session, const char *name, const char *options)
@@ -62,6 +68,48 @@ static void refused(struct nvl_session *session, struct nvl_volume *volume, void
     CHECK(time(NULL) - begin < SECONDS);
     CHECK(nvl_status_text((uint16_t)status, text, sizeof(text)) > 0);
     printf("a read to no memory: %s\n", text);
+}
+
+/* What is written from pieces that lie anywhere, the device reads into one; and the other way. An admin command likewise, and
+ * one that the device is given in one piece all the same. */
+static void in_pieces(struct nvl_session *session, struct nvl_volume *volume, unsigned char *data, unsigned char *seen)
+{
+    static unsigned char spare[3 * BYTES];
+    struct iovec out[] = {{spare + 1, 1000}, {spare + 5000, BYTES - 1000 - 4}, {spare + 9001, 4}};
+    struct iovec in[] = {{spare + 3, 17}, {spare + 600, BYTES - 17}};
+    struct nvl_command write = {.opcode = WRITE, .cdw10 = 64, .cdw12 = 7, .token = 4711}, read = write, compare = write;
+    struct nvl_command identify = {.opcode = IDENTIFY, .queue = NVL_ADMIN, .cdw10 = 1, .token = 4711};
+
+    read.opcode = READ;
+    compare.opcode = 5;
+    for (int at = 0; at < BYTES; at++)
+        data[at] = (unsigned char)(at * 5 + at / 256);
+    memcpy(spare + 1, data, 1000);
+    memcpy(spare + 5000, data + 1000, BYTES - 1004);
+    memcpy(spare + 9001, data + BYTES - 4, 4);
+    CHECK(nvl_submit_vectors(volume, &write, out, 3) == 0);
+    CHECK(ended(session) == 0);
+    CHECK(nvl_submit_vectors(volume, &compare, out, 3) == 0);
+    CHECK(ended(session) == 0);
+    read.data = seen, read.data_len = BYTES;
+    CHECK(carry_out(session, volume, read) == 0);
+    CHECK(memcmp(data, seen, BYTES) == 0);
+    memset(spare, 0, sizeof(spare));
+    read.data = NULL, read.data_len = 0;
+    CHECK(nvl_submit_vectors(volume, &read, in, 2) == 0);
+    CHECK(ended(session) == 0);
+    CHECK(memcmp(data, spare + 3, 17) == 0 && memcmp(data + 17, spare + 600, BYTES - 17) == 0);
+    CHECK(nvl_submit_vectors(volume, &identify, in, 2) == 0);
+    CHECK(ended(session) == 0);
+    identify.data = seen, identify.data_len = BYTES;
+    CHECK(carry_out(session, volume, identify) == 0);
+    CHECK(memcmp(seen, spare + 3, 17) == 0 && memcmp(seen + 17, spare + 600, BYTES - 17) == 0);
+    /* Too little for the command, and memory that is none. */
+    CHECK(nvl_submit_vectors(volume, &read, in, 1) == 0);
+    CHECK(ended(session) != 0);
+    in[0] = (struct iovec){(void *)8192, BYTES}; /* below what may be mapped */
+    CHECK(nvl_submit_vectors(volume, &read, in, 1) == 0);
+    CHECK(ended(session) != 0);
 }
 
 /* Reads, with all sleep in poll(2); where completions are polled for, that is refused. */
@@ -122,6 +170,7 @@ int main(int argc, char **argv)
     const char *options[] = {"", "?poll", "?sqpoll"};
     for (int at = 0; at < 3; at++) {
         struct nvl_volume *volume = open_volume(session, argv[1], options[at]);
+        DO(in_pieces(session, volume, data, seen));
         DO(refused(session, volume, (void *)8192)); /* below what may be mapped */
         /* And the next one is done. */
         struct nvl_command again = {.opcode = READ, .cdw12 = 7, .data = seen, .data_len = BYTES};

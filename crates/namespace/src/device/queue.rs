@@ -252,8 +252,13 @@ impl DeviceQueue {
     /// Gives the command to the kernel. It counts as in flight.
     #[inline]
     fn start(&self, request: Box<Request>, extents: &Extents) {
-        if let Data::Sources(_) = &request.data {
-            return self.start_copy(request);
+        match &request.data {
+            Data::Sources(_) => return self.start_copy(request),
+            Data::Vectors(vectors) => {
+                let entry = self.vectors_entry(&request, extents, vectors.count());
+                return self.hand_over(&self.carrier, request, entry);
+            }
+            _ => {}
         }
         let entry = self.io_entry(&request, extents);
         self.hand_over(&self.carrier, request, entry);
@@ -270,6 +275,22 @@ impl DeviceQueue {
         if !limits.passthrough.io || limits.metadata_bytes != 0 {
             self.adapt(entry.command_mut(), extents);
         }
+        entry
+    }
+
+    /// The same for data in pieces: where data begins is their list, and how long it is how many there are.
+    #[cold]
+    pub(super) fn vectors_entry(
+        &self,
+        request: &Request,
+        extents: &Extents,
+        count: u32,
+    ) -> BigEntry {
+        let mut command = self.passed(request, extents, &request.command);
+        command.nsid = self.device.nsid;
+        command.data_len = count;
+        let mut entry = entry::nvme_command(self.file, &command, NvmeOp::IoVec, None);
+        self.adapt(entry.command_mut(), extents);
         entry
     }
 

@@ -580,6 +580,30 @@ fn commands_name_the_registered_file_and_the_registered_buffer() {
     }
 }
 
+/// The driver then finds a list of them where data begins, and how many there are where its length is.
+#[test]
+fn pieces_go_to_the_driver_as_they_are() {
+    let reactor = reactor();
+    let device = device("/dev/null", Passthrough::ALL);
+    assert!(device.takes_vectors());
+    let queue = queue::DeviceQueue::open(device, &reactor).unwrap();
+    let (mut one, mut other) = (vec![0u8; 1000], vec![0u8; 3096]);
+    let list = [&mut one, &mut other]
+        .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() });
+    let mut request = Request::new();
+    request.command = Command::blocks(opcode::READ, 1, 5, 8);
+    // SAFETY: nobody uses the pieces but to make the entry.
+    request.data = Data::Vectors(unsafe { crate::Vectors::new(&list) });
+    assert_eq!(request.data.len(), 4096);
+    let extents = queue::Extents::of(&request);
+    let entry = queue.vectors_entry(&request, &extents, 2);
+    let command = entry.command();
+    assert_eq!((command.addr, command.data_len), (list.as_ptr() as u64, 2));
+    assert_eq!((command.nsid, command.cdw10, command.cdw12), (7, 5, 7));
+    // `_IOWR('N', 0x81, struct nvme_uring_cmd)`.
+    assert_eq!((entry.operation(), entry.fixed_buffer()), (0xc048_4e81, None));
+}
+
 #[test]
 fn one_processor_is_not_for_several_submission_threads() {
     let options = DeviceOptions {

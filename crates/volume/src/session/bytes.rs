@@ -1,6 +1,6 @@
 //! Whose memory a command's data is, as callers see it.
 
-use super::Ranges;
+use super::{Ranges, Vectors};
 use reactor::Buffer;
 use std::fmt;
 
@@ -19,6 +19,8 @@ pub enum Bytes {
     Raw(RawBytes),
     /// The source ranges of a Copy. They come back empty, with their room.
     Ranges(Ranges),
+    /// Several pieces of any of these kinds of memory.
+    Vectors(Vectors),
 }
 
 /// Memory that its owner keeps valid while a command is in flight.
@@ -71,8 +73,24 @@ impl Bytes {
             Bytes::Fixed(buffer) => buffer.len(),
             Bytes::Owned(bytes) => bytes.len(),
             Bytes::Raw(bytes) => bytes.len,
+            Bytes::Vectors(vectors) => vectors.len(),
         }
     }
+
+    /// The length of one piece; [`Bytes::PIECES`] of several, which is as long as no command's data.
+    #[inline]
+    pub(super) fn piece_len(&self) -> usize {
+        match self {
+            Bytes::None | Bytes::Ranges(_) => 0,
+            Bytes::Fixed(buffer) => buffer.len(),
+            Bytes::Owned(bytes) => bytes.len(),
+            Bytes::Raw(bytes) => bytes.len,
+            Bytes::Vectors(_) => Bytes::PIECES,
+        }
+    }
+
+    /// See [`Bytes::piece_len`].
+    pub(super) const PIECES: usize = usize::MAX;
 
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
@@ -85,12 +103,12 @@ impl Bytes {
         matches!(self, Bytes::None)
     }
 
-    /// The bytes; empty where the caller vouches for them, since he has them.
+    /// The bytes; empty where the caller vouches for them, since he has them, and where they are in several pieces.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Bytes::Fixed(buffer) => buffer.as_slice(),
             Bytes::Owned(bytes) => bytes,
-            Bytes::None | Bytes::Raw(_) | Bytes::Ranges(_) => &[],
+            Bytes::None | Bytes::Raw(_) | Bytes::Ranges(_) | Bytes::Vectors(_) => &[],
         }
     }
 
@@ -99,7 +117,7 @@ impl Bytes {
         match self {
             Bytes::Fixed(buffer) => buffer.as_mut_slice(),
             Bytes::Owned(bytes) => bytes,
-            Bytes::None | Bytes::Raw(_) | Bytes::Ranges(_) => &mut [],
+            Bytes::None | Bytes::Raw(_) | Bytes::Ranges(_) | Bytes::Vectors(_) => &mut [],
         }
     }
 
@@ -110,14 +128,46 @@ impl Bytes {
             Bytes::Fixed(buffer) => (buffer.as_mut_ptr(), buffer.fixed_index()),
             Bytes::Raw(bytes) => (bytes.pointer, bytes.fixed),
             Bytes::Owned(bytes) => (bytes.as_mut_ptr(), None),
-            Bytes::None | Bytes::Ranges(_) => (std::ptr::NonNull::dangling().as_ptr(), None),
+            Bytes::None | Bytes::Ranges(_) | Bytes::Vectors(_) => {
+                (std::ptr::NonNull::dangling().as_ptr(), None)
+            }
+        }
+    }
+
+    /// Copies the first `len` bytes to `to`.
+    ///
+    /// # Safety
+    /// There are as many, and room for them at `to`, which is none of this memory.
+    pub(super) unsafe fn copy_to(&self, to: *mut u8, len: usize) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            match self {
+                Bytes::Vectors(vectors) => vectors.gather(to, len),
+                _ => to.copy_from_nonoverlapping(self.as_ptr(), len),
+            }
+        }
+    }
+
+    /// Fills the first `len` bytes from `from`.
+    ///
+    /// # Safety
+    /// As for [`Bytes::copy_to`], the other way.
+    pub(super) unsafe fn copy_from(&mut self, from: *const u8, len: usize) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            match self {
+                Bytes::Vectors(vectors) => vectors.scatter(from, len),
+                _ => self.as_mut_ptr().copy_from_nonoverlapping(from, len),
+            }
         }
     }
 
     #[inline]
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
         match self {
-            Bytes::None | Bytes::Ranges(_) => std::ptr::NonNull::dangling().as_ptr(),
+            Bytes::None | Bytes::Ranges(_) | Bytes::Vectors(_) => {
+                std::ptr::NonNull::dangling().as_ptr()
+            }
             Bytes::Fixed(buffer) => buffer.as_mut_ptr(),
             Bytes::Owned(bytes) => bytes.as_mut_ptr(),
             Bytes::Raw(bytes) => bytes.pointer,
@@ -127,7 +177,9 @@ impl Bytes {
     #[inline]
     pub(super) fn as_ptr(&self) -> *const u8 {
         match self {
-            Bytes::None | Bytes::Ranges(_) => std::ptr::NonNull::dangling().as_ptr(),
+            Bytes::None | Bytes::Ranges(_) | Bytes::Vectors(_) => {
+                std::ptr::NonNull::dangling().as_ptr()
+            }
             Bytes::Fixed(buffer) => buffer.as_ptr(),
             Bytes::Owned(bytes) => bytes.as_ptr(),
             Bytes::Raw(bytes) => bytes.pointer,
@@ -156,5 +208,11 @@ impl From<RawBytes> for Bytes {
 impl From<Ranges> for Bytes {
     fn from(ranges: Ranges) -> Bytes {
         Bytes::Ranges(ranges)
+    }
+}
+
+impl From<Vectors> for Bytes {
+    fn from(vectors: Vectors) -> Bytes {
+        Bytes::Vectors(vectors)
     }
 }

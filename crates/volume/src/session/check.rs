@@ -14,14 +14,29 @@ pub(super) const NSID: u32 = 1;
 /// device, whose driver cannot know either.
 #[inline(always)]
 pub(super) fn check(submission: &Submission, limits: &Limits) -> Result<usize, Status> {
+    check_len(submission, submission.data.piece_len(), limits)
+}
+
+/// The same of a command whose data may be in several pieces.
+#[cold]
+pub(super) fn check_pieces(submission: &Submission, limits: &Limits) -> Result<usize, Status> {
+    if submission.metadata.piece_len() == Bytes::PIECES {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    check_len(submission, submission.data.len(), limits)
+}
+
+/// The same of a command whose data is `len` bytes; refused if that is [`Bytes::PIECES`].
+#[inline(always)]
+fn check_len(submission: &Submission, len: usize, limits: &Limits) -> Result<usize, Status> {
     let Submission { command, admin, data, metadata, .. } = submission;
     // Both halves of a fused pair would have to go down as one.
     if command.fuse() != Fuse::None {
         return Err(Status::INVALID_FIELD.dnr());
     }
-    let len = data.len();
+    let pieces = || len == Bytes::PIECES || metadata.piece_len() == Bytes::PIECES;
     if *admin {
-        return Ok(len);
+        return if pieces() { Err(Status::INVALID_FIELD.dnr()) } else { Ok(len) };
     }
     match command.opcode {
         opcode::READ | opcode::WRITE | opcode::COMPARE => {
@@ -31,7 +46,7 @@ pub(super) fn check(submission: &Submission, limits: &Limits) -> Result<usize, S
                 return Err(Status::INVALID_FIELD.dnr());
             }
             let around = command.block_count() as usize * usize::from(limits.metadata_bytes);
-            let fits = metadata.is_none() || [0, around].contains(&metadata.len());
+            let fits = metadata.is_none() || [0, around].contains(&metadata.piece_len());
             if len as u64 != bytes || !fits {
                 return Err(Status::SGL_LENGTH_INVALID.dnr());
             }
@@ -59,6 +74,7 @@ pub(super) fn check(submission: &Submission, limits: &Limits) -> Result<usize, S
         }
         // Whoever offers no Copy cannot be told of volumes either.
         opcode::COPY if matches!(data, Bytes::Ranges(_)) => Err(Status::INVALID_OPCODE.dnr()),
+        _ if pieces() => Err(Status::INVALID_FIELD.dnr()),
         _ => Ok(len),
     }
 }

@@ -132,6 +132,9 @@ pub(super) fn read(
     let command = &submission.command;
     let format = command.copy_format().ok_or(Status::INVALID_FIELD.dnr())?;
     let len = command.copy_ranges() * format.entry_bytes();
+    if submission.is_in_pieces() {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
     if submission.data.len() < len {
         return Err(Status::SGL_LENGTH_INVALID.dnr());
     }

@@ -171,6 +171,9 @@ impl Flights {
         {
             return self.start_copied(open, reactor, index, submission, bytes);
         }
+        if checked.is_err() && submission.is_in_pieces() {
+            return self.start_pieces(open, reactor, index, submission);
+        }
         self.free.borrow_mut().pop();
         let admin = submission.admin;
         let mut places = self.places.borrow_mut();
@@ -186,6 +189,49 @@ impl Flights {
         }
         drop(places);
         self.send(open, index, request, admin);
+        Ok(())
+    }
+
+    /// Sends a command whose data is in several pieces, or completes it with what is wrong with it.
+    #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
+    #[cold]
+    fn start_pieces(
+        &self,
+        open: &Rc<Open>,
+        reactor: &Reactor,
+        index: u32,
+        submission: Submission,
+    ) -> Result<(), Rejected> {
+        let checked = open.check_pieces(&submission, reactor.now());
+        let as_they_are = open.takes_pieces(&submission);
+        if let Ok(bytes @ 1..) = checked
+            && !as_they_are
+        {
+            return self.start_copied(open, reactor, index, submission, bytes);
+        }
+        self.free.borrow_mut().pop();
+        let admin = submission.admin;
+        let mut places = self.places.borrow_mut();
+        let place = &mut places[index as usize];
+        let mut request = place.take(open, submission);
+        match checked {
+            Ok(bytes) => {
+                place.lend(&mut request, 0);
+                if let Bytes::Vectors(vectors) = &mut place.data
+                    && bytes > 0
+                {
+                    // SAFETY: they rest in this place until the command was completed, or until nobody is left who
+                    // could use them (`Flights::forget`); list and pieces do not move with it.
+                    request.data = unsafe { vectors.lend() };
+                }
+                drop(places);
+                self.send(open, index, request, admin);
+            }
+            Err(status) => {
+                drop(places);
+                self.refuse(index, request, status);
+            }
+        }
         Ok(())
     }
 
@@ -205,9 +251,7 @@ impl Flights {
         };
         if submission.command.opcode & WRITES != 0 {
             // SAFETY: the data has as many bytes; the pool's memory is none of the caller's.
-            unsafe {
-                copy.as_mut_ptr().copy_from_nonoverlapping(submission.data.as_ptr(), copy.len());
-            };
+            unsafe { submission.data.copy_to(copy.as_mut_ptr(), copy.len()) };
         }
         self.free.borrow_mut().pop();
         let mut places = self.places.borrow_mut();
@@ -514,7 +558,11 @@ impl Place {
                 let (pointer, fixed) = self.data.place();
                 fill(&mut request.data, Data::Part(Part::new(pointer, bytes, fixed)));
             }
-            let len = if self.metadata.is_none() { 0 } else { self.metadata.len() };
+            let len = match &self.metadata {
+                // Of commands that have none, or they would have been refused.
+                Bytes::None | Bytes::Vectors(_) => 0,
+                metadata => metadata.piece_len(),
+            };
             if len > 0 {
                 let (pointer, fixed) = self.metadata.place();
                 fill(&mut request.metadata, Data::Part(Part::new(pointer, len, fixed)));
@@ -547,7 +595,7 @@ impl Place {
             && request.command.opcode & READS != 0
         {
             // SAFETY: the data has as many bytes; the pool's memory is none of the caller's.
-            unsafe { data.as_mut_ptr().copy_from_nonoverlapping(copy.as_ptr(), copy.len()) };
+            unsafe { data.copy_from(copy.as_ptr(), copy.len()) };
         }
         let open = self.open.take();
         let mut volume = open.as_ref().map_or(VolumeId(0), |open| open.id);

@@ -131,6 +131,11 @@ impl Submission {
         Submission::new(command)
     }
 
+    /// Whether some of its memory is in several pieces.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        [&self.data, &self.metadata].iter().any(|memory| matches!(memory, Bytes::Vectors(_)))
+    }
+
     /// With this memory.
     #[must_use]
     pub fn data(self, data: impl Into<Bytes>) -> Submission {

@@ -2,22 +2,32 @@
 
 use crate::behaviour::{PATIENCE, file, session};
 use nvme::copy::{Entry, Format};
-use volume::session::{Bytes, Ranges, Submission, Volume};
+use volume::session::{Bytes, Ranges, Submission, Vectors, Volume};
 
 const DEPTH: u64 = 16;
 const BLOCKS: u64 = 256;
 /// Commands before counting starts: tables and pools grow to what they need.
 const WARM_UP: u64 = 2_000;
 const COUNTED: u64 = 10_000;
-/// Allocations during the best ten thousand of some commands on `uri`, with memory of the pool and of vectors.
-fn allocations(uri: &str, fixed: bool) -> u64 {
+
+/// Whose a command's memory is.
+#[derive(Clone, Copy)]
+enum Memory {
+    Fixed,
+    Owned,
+    Pieces,
+}
+
+/// Allocations during the best ten thousand of some commands on `uri`.
+fn allocations(uri: &str, memory: Memory) -> u64 {
     let session = session(DEPTH as usize);
     let volume = session.open(uri).expect(uri);
     let mut done = Vec::with_capacity(DEPTH as usize);
     let mut idle: Vec<Bytes> = (0..DEPTH)
-        .map(|_| match fixed {
-            true => session.allocate(4096).expect("room").into(),
-            false => vec![1; 4096].into(),
+        .map(|_| match memory {
+            Memory::Fixed => session.allocate(4096).expect("room").into(),
+            Memory::Owned => vec![1; 4096].into(),
+            Memory::Pieces => [vec![1; 96], vec![1; 4000]].into_iter().collect::<Vectors>().into(),
         })
         .collect();
     let (mut sent, mut rounds) = (0, counting_allocator::Rounds::new(WARM_UP, COUNTED));
@@ -48,8 +58,8 @@ fn commands_allocate_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = file(&directory, "a");
     for uri in ["mem:1M?bs=4096", "null:1M?bs=4096", "delay:10us(mem:1M?bs=4096)", &file] {
-        for fixed in [true, false] {
-            let count = allocations(uri, fixed);
+        for memory in [Memory::Fixed, Memory::Owned, Memory::Pieces] {
+            let count = allocations(uri, memory);
             assert_eq!(count, 0, "{uri}: {count} allocations for {COUNTED} commands");
         }
     }

@@ -5,4 +5,5 @@ mod behaviour;
 mod copies;
 mod ending;
 mod memory;
+mod pieces;
 mod polling;

@@ -2,8 +2,8 @@
 //! of no use any more.
 
 use super::{Carrier, DeviceQueue, Extents, LOOK_EVERY};
-use crate::Request;
 use crate::device::admin::{self, AdminFile, Change};
+use crate::{Data, Request};
 use nvme::{NSID_ALL, Status};
 use std::fs::File;
 use std::io;
@@ -24,14 +24,26 @@ impl DeviceQueue {
             command.nsid = self.device.nsid;
         }
         if admin::changes_namespaces(&request.command) {
+            // The driver's call that blocks has none with vectors.
+            if let Data::Vectors(_) = &request.data {
+                return request.finish(Status::INVALID_FIELD.dnr());
+            }
             let own = self.admin.borrow().as_ref().map(|(_, file)| file.duplicate());
             return match own {
                 Some(Ok(file)) => self.carry_out(request, command, file),
                 _ => request.finish(Status::INTERNAL),
             };
         }
-        let fixed = carrier.fixed_index(&request.data);
-        let entry = entry::nvme_command(file, &command, NvmeOp::Admin, fixed);
+        let entry = match &request.data {
+            Data::Vectors(vectors) => {
+                command.data_len = vectors.count();
+                entry::nvme_command(file, &command, NvmeOp::AdminVec, None)
+            }
+            data => {
+                let fixed = carrier.fixed_index(data);
+                entry::nvme_command(file, &command, NvmeOp::Admin, fixed)
+            }
+        };
         self.hand_over(&carrier, request, entry);
     }
 

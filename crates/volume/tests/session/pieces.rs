@@ -1,0 +1,164 @@
+//! Data in several pieces, on volumes that take none: what they hold goes by way of the pool. Of devices `guest/device`
+//! has the same.
+
+use crate::behaviour::{PATIENCE, execute, file, session};
+use nvme::{Command, Status, opcode};
+use volume::session::{
+    Bytes, Ranges, RawBytes, Reason, Session, SessionConfig, Submission, Vectors, Volume,
+};
+
+/// Sizes of pieces of 8 KiB, most of them no whole blocks.
+const SHAPES: [&[usize]; 5] =
+    [&[8192], &[4096, 4096], &[1, 4095, 4096], &[0, 100, 0, 7992, 100], &[512; 16]];
+
+fn pieces(sizes: &[usize], fill: impl Fn(usize) -> u8) -> Vectors {
+    let mut at = 0;
+    let piece = |size: &usize| {
+        let bytes: Vec<u8> = (at..at + size).map(&fill).collect();
+        at += size;
+        bytes
+    };
+    sizes.iter().map(piece).collect()
+}
+
+fn flat(data: &Bytes) -> Vec<u8> {
+    let Bytes::Vectors(vectors) = data else { panic!("{data:?}") };
+    vectors.pieces().iter().flat_map(|piece| piece.as_slice().to_vec()).collect()
+}
+
+fn byte(at: usize) -> u8 {
+    (at / 7 + at) as u8
+}
+
+#[test]
+fn what_is_written_in_pieces_is_read_in_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = file(&directory, "a");
+    for uri in ["mem:1M?bs=4096", "delay:10us(mem:1M?bs=4096)", &file] {
+        let session = session(4);
+        let volume = session.open(uri).expect(uri);
+        let whole: Vec<u8> = (0..8192).map(byte).collect();
+        for (index, (from, to)) in SHAPES.iter().zip(SHAPES.iter().rev()).enumerate() {
+            let slba = 2 * index as u64;
+            let written =
+                execute(&session, &volume, Submission::write(slba, 2, pieces(from, byte)));
+            assert_eq!(flat(&written.data), whole, "{uri}: a write leaves its data alone");
+            let read = execute(&session, &volume, Submission::read(slba, 2, pieces(to, |_| 0)));
+            assert_eq!(flat(&read.data), whole, "{uri} {from:?} {to:?}");
+            let one = execute(&session, &volume, Submission::read(slba, 2, vec![0; 8192]));
+            assert_eq!(one.data.as_slice(), whole, "{uri} {from:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_of_all_kinds_may_be_pieces() {
+    let session = session(2);
+    let volume = session.open("mem:1M?bs=512").expect("memory");
+    execute(&session, &volume, Submission::write(0, 3, (0..1536).map(byte).collect::<Vec<u8>>()));
+    let mut own = [0u8; 512];
+    let mut data = Vectors::new();
+    data.push(session.allocate(512).expect("room"));
+    data.push(vec![0; 512]);
+    // SAFETY: kept, and not looked at, until the command was reaped.
+    data.push(unsafe { RawBytes::new(own.as_mut_ptr(), 512, None) });
+    let done = execute(&session, &volume, Submission::read(0, 3, data));
+    let Bytes::Vectors(vectors) = &done.data else { panic!("{:?}", done.data) };
+    let kinds = vectors.pieces();
+    assert!(matches!(kinds, [Bytes::Fixed(_), Bytes::Owned(_), Bytes::Raw(_)]), "{kinds:?}");
+    let read = [kinds[0].as_slice(), kinds[1].as_slice(), &own].concat();
+    assert_eq!(read, (0..1536).map(byte).collect::<Vec<u8>>());
+}
+
+fn status(session: &Session, volume: &Volume, submission: Submission) -> Status {
+    volume.submit(submission).expect("room");
+    assert_eq!(session.wait(1, PATIENCE), 1);
+    let mut done = Vec::new();
+    session.reap(&mut done);
+    done[0].status
+}
+
+#[test]
+fn commands_that_are_looked_into_have_their_data_in_pieces_as_well() {
+    let session = session(2);
+    let volume = session.open("mem:1M?bs=512").expect("memory");
+    let whole: Vec<u8> = (0..1024).map(byte).collect();
+    execute(&session, &volume, Submission::write(0, 2, whole));
+    let compare = |fill: fn(usize) -> u8| {
+        let command = Command::blocks(opcode::io::COMPARE, 1, 0, 2);
+        Submission::new(command).data(pieces(&[1000, 24], fill))
+    };
+    assert_eq!(status(&session, &volume, compare(byte)), Status::SUCCESS);
+    assert_eq!(
+        status(&session, &volume, compare(|at| byte(at) ^ u8::from(at == 1023))).code(),
+        Status::COMPARE_FAILURE
+    );
+
+    // Block 1 is deallocated; the range of 16 bytes is in two pieces, and there is more than it needs.
+    let range = [[0; 4], 1u32.to_le_bytes(), 1u32.to_le_bytes(), [0; 4], [9; 4]].concat();
+    let mut command = Command { opcode: opcode::io::DATASET_MANAGEMENT, ..Command::default() };
+    command.cdw11 = 4.into();
+    let discard = Submission::new(command).data(pieces(&[7, 13], |at| range[at]));
+    assert_eq!(status(&session, &volume, discard), Status::SUCCESS);
+    let read = execute(&session, &volume, Submission::read(0, 2, pieces(&[512, 512], |_| 1)));
+    let expected: Vec<u8> = (0..512).map(byte).chain([0; 512]).collect();
+    assert_eq!(flat(&read.data), expected);
+}
+
+#[test]
+fn what_is_wrong_is_told_as_with_one_piece() {
+    let session = session(2);
+    let volume = session.open("mem:64K?bs=512").expect("memory");
+    let write = |slba, sizes| Submission::write(slba, 2, pieces(sizes, byte));
+    for (submission, wanted) in [
+        (write(0, &[512, 511]), Status::SGL_LENGTH_INVALID),
+        (write(0, &[512, 512, 1]), Status::SGL_LENGTH_INVALID),
+        (write(0, &[0]), Status::SGL_LENGTH_INVALID),
+        (write(127, &[512, 512]), Status::LBA_OUT_OF_RANGE),
+        (Submission::flush().data(pieces(&[1], byte)), Status::SGL_LENGTH_INVALID),
+        (Submission::flush().data(Vectors::new()), Status::SUCCESS),
+        (Submission::flush().metadata(pieces(&[8], byte)), Status::SUCCESS),
+        (Submission::read(0, 2, vec![0; 1024]).metadata(pieces(&[8], byte)), Status::INVALID_FIELD),
+        (write(0, &[512, 512]).metadata(pieces(&[8], byte)), Status::INVALID_FIELD),
+        (Submission::copy(0, Ranges::new()).data(pieces(&[32], |_| 0)), Status::INVALID_FIELD),
+        (
+            Submission::new(Command { opcode: 0x81, ..Command::default() })
+                .data(pieces(&[512], byte)),
+            Status::INVALID_OPCODE,
+        ),
+        (
+            Submission::admin(Command { opcode: 0xc1, ..Command::default() })
+                .data(pieces(&[512], byte)),
+            Status::INVALID_OPCODE,
+        ),
+    ] {
+        let words = format!("{submission:?}");
+        assert_eq!(status(&session, &volume, submission).code(), wanted, "{words}");
+    }
+    let options = volume::OpenOptions { read_only: true, ..volume::OpenOptions::default() };
+    let read_only = session.open_with("mem:64K?bs=512", &options).expect("memory");
+    assert_eq!(
+        status(&session, &read_only, write(0, &[512, 512])).code(),
+        Status::NAMESPACE_WRITE_PROTECTED
+    );
+}
+
+#[test]
+fn a_pool_without_room_gives_the_pieces_back() {
+    let config = SessionConfig { buffer_bytes: 2 << 20, depth: 4, ..SessionConfig::default() };
+    let session = Session::new(&config).expect("a session");
+    let volume = session.open("mem:1M?bs=512").expect("memory");
+    let mut held = Vec::new();
+    while let Some(buffer) = session.allocate(4096) {
+        held.push(buffer);
+    }
+    let submission = Submission::write(0, 2, pieces(&[24, 1000], byte));
+    let rejected = volume.submit(submission).expect_err("no room");
+    assert_eq!((rejected.reason, session.outstanding()), (Reason::NoBuffer, 0));
+    held.pop();
+    volume.submit(rejected.submission).expect("room for one");
+    assert_eq!(session.wait(1, PATIENCE), 1);
+    let mut done = Vec::new();
+    session.reap(&mut done);
+    assert!(done[0].status.is_success());
+}
