@@ -254,6 +254,7 @@ impl Flights {
             unsafe { submission.data.copy_to(copy.as_mut_ptr(), copy.len()) };
         }
         self.free.borrow_mut().pop();
+        let admin = submission.admin;
         let mut places = self.places.borrow_mut();
         let place = &mut places[index as usize];
         let mut request = place.take(open, submission);
@@ -264,7 +265,7 @@ impl Flights {
         // it (`Flights::forget`); a buffer's bytes do not move with it.
         request.data = Data::Part(unsafe { Part::new(pointer, bytes, fixed) });
         drop(places);
-        self.send(open, index, request, false);
+        self.send(open, index, request, admin);
         Ok(())
     }
 

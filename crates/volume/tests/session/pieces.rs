@@ -2,7 +2,12 @@
 //! has the same.
 
 use crate::behaviour::{PATIENCE, execute, file, session};
-use nvme::{Command, Status, opcode};
+use namespace::{Data, Namespace, Queue, Request};
+use nvme::{Command, Limits, Status, opcode};
+use reactor::Reactor;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use volume::session::{
     Bytes, Ranges, RawBytes, Reason, Session, SessionConfig, Submission, Vectors, Volume,
 };
@@ -161,4 +166,114 @@ fn a_pool_without_room_gives_the_pieces_back() {
     let mut done = Vec::new();
     session.reap(&mut done);
     assert!(done[0].status.is_success());
+}
+
+/// Notes what comes down: whether it is an admin command, its opcode, and how many pieces its data is in.
+#[derive(Debug)]
+struct Noting {
+    takes_vectors: bool,
+    came: Mutex<Vec<(bool, u8, u32)>>,
+    limits: Limits,
+}
+
+impl Namespace for Noting {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+    fn open_queue(self: Arc<Self>, _reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        Ok(Rc::new(NotingQueue(self)))
+    }
+    fn takes_vectors(&self) -> bool {
+        self.takes_vectors
+    }
+    fn refresh(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+    fn resize(&self, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn uri(&self) -> String {
+        "noting:".into()
+    }
+    fn describe(&self, _facts: &mut Vec<(String, String)>) {}
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
+}
+
+struct NotingQueue(Arc<Noting>);
+
+impl NotingQueue {
+    fn note(&self, admin: bool, request: Box<Request>) {
+        let pieces = match &request.data {
+            Data::Vectors(vectors) => vectors.count(),
+            Data::Part(_) => 1,
+            _ => 0,
+        };
+        self.0.came.lock().unwrap().push((admin, request.command.opcode, pieces));
+        request.finish(Status::SUCCESS);
+    }
+}
+
+impl Queue for NotingQueue {
+    fn submit(&self, request: Box<Request>) {
+        self.note(false, request);
+    }
+    fn submit_admin(&self, request: Box<Request>) {
+        self.note(true, request);
+    }
+    fn forget(&self) {}
+}
+
+/// Some commands go down in one piece though the volume takes several: what layers look into, what the driver has only a call
+/// that blocks for, and more pieces than the kernel takes at once.
+#[test]
+fn pieces_go_down_where_they_are_taken() {
+    use opcode::{admin, io};
+    let session = session(2);
+    let limits = session.open("mem:1M?bs=512").expect("memory").limits();
+    for takes_vectors in [true, false] {
+        let (came, as_they_are) = (Mutex::default(), if takes_vectors { 2 } else { 1 });
+        let noting = Arc::new(Noting { takes_vectors, came, limits });
+        let volume =
+            session.adopt(Arc::clone(&noting) as Arc<dyn Namespace>, false).expect("a queue");
+        let command = |opcode| Command { opcode, ..Command::default() };
+        for (submission, pieces) in [
+            (Submission::new(Command::blocks(io::WRITE, 1, 0, 2)), as_they_are),
+            (Submission::new(Command::blocks(io::READ, 1, 0, 2)), as_they_are),
+            (Submission::new(Command::blocks(io::COMPARE, 1, 0, 2)), 1),
+            (Submission::new(command(io::DATASET_MANAGEMENT)), 1),
+            (Submission::new(command(io::ZONE_APPEND)), as_they_are),
+            (Submission::new(command(0x81)), as_they_are),
+            (Submission::admin(command(admin::IDENTIFY)), as_they_are),
+            (Submission::admin(command(0xc1)), as_they_are),
+            (Submission::admin(command(admin::NAMESPACE_ATTACHMENT)), 1),
+            (Submission::admin(command(admin::NAMESPACE_MANAGEMENT)), 1),
+        ] {
+            let (admin, opcode) = (submission.admin, submission.command.opcode);
+            let data = pieces_of(if opcode == io::DATASET_MANAGEMENT {
+                &[3, 0, 13]
+            } else {
+                &[1000, 0, 24]
+            });
+            assert_eq!(status(&session, &volume, submission.data(data)), Status::SUCCESS);
+            let last = noting.came.lock().unwrap().pop();
+            assert_eq!(last, Some((admin, opcode, pieces)), "{takes_vectors}");
+        }
+        for (count, wanted) in [(1024, if takes_vectors { 1024 } else { 1 }), (1025, 1)] {
+            let data = pieces_of(&vec![1; count]);
+            assert_eq!(
+                status(&session, &volume, Submission::new(command(0x81)).data(data)),
+                Status::SUCCESS
+            );
+            assert_eq!(noting.came.lock().unwrap().pop(), Some((false, 0x81, wanted)));
+        }
+    }
+}
+
+fn pieces_of(sizes: &[usize]) -> Vectors {
+    pieces(sizes, byte)
 }
