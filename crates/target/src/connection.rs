@@ -11,7 +11,7 @@
 mod moving;
 mod receive;
 
-use crate::core::Core;
+use crate::core::{Core, Lingering};
 use crate::exchange::{Exchanges, Stage};
 use crate::journal::{End, Subject};
 use crate::losses::Host;
@@ -403,6 +403,7 @@ impl Connection {
         self.to_report.set(queue);
         self.core.remove_connection(self.key);
         if !lingering.is_empty() {
+            let lingering = Lingering { connection: self.me(), views: lingering };
             self.core.lingering.borrow_mut().insert(self.key, lingering);
         }
         if self.running.get() == 0 {
@@ -410,6 +411,11 @@ impl Connection {
         } else if let Some((controller, _)) = queue {
             self.core.drain_begins(controller);
         }
+    }
+
+    /// Requests that are with namespaces.
+    pub(crate) fn running_count(&self) -> u32 {
+        self.running.get()
     }
 
     /// A request of a closed connection came back.
@@ -626,8 +632,7 @@ impl Complete for Connection {
                     for (_, request) in self.done.take() {
                         self.core.recycle(request);
                     }
-                    let lingering = self.core.lingering.borrow_mut().remove(&self.key);
-                    drop(lingering);
+                    self.core.lingers_no_more(self.key);
                     return;
                 }
                 self.turn(false);

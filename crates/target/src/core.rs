@@ -14,6 +14,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use subsystem::{ControllerId, PortId};
@@ -23,6 +24,12 @@ pub(crate) const RECEIVE_BYTES: usize = 256 * 1024;
 
 /// Time in which a peer that holds buffers must let one go, while others wait for any.
 const STALL_PERIOD: Duration = Duration::from_secs(2);
+
+/// How long a stop waits for what namespaces hold; then the reactor takes back what the kernel lets go.
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+const TOKEN_STALLS: u64 = 0;
+const TOKEN_STOP: u64 = 1;
 
 /// Requests kept for reuse per core.
 const REQUESTS_MAX: usize = 4096;
@@ -40,6 +47,14 @@ thread_local! {
 
 /// The mailboxes of all cores, core 0 (the control core) first.
 pub(crate) type Cores = Arc<OnceLock<Vec<Mailbox>>>;
+
+/// What a closed connection has with namespaces.
+pub(crate) struct Lingering {
+    pub(crate) connection: Rc<Connection>,
+    /// Kept until it is back.
+    #[expect(dead_code, reason = "holds queues, which are dropped with it")]
+    pub(crate) views: Vec<Rc<NamespaceView>>,
+}
 
 /// One core.
 pub(crate) struct Core {
@@ -63,10 +78,12 @@ pub(crate) struct Core {
     draining: RefCell<HashMap<ControllerId, u32>>,
     /// Namespaces that hold requests of closed connections, by the key of those: a queue is kept until
     /// all that it was given has come back, also if its namespace is removed meanwhile.
-    pub(crate) lingering: RefCell<HashMap<u64, Vec<Rc<NamespaceView>>>>,
+    pub(crate) lingering: RefCell<HashMap<u64, Lingering>>,
     cores: Cores,
     epoch: Instant,
     stopping: Cell<bool>,
+    /// Counts what a stop has given up, on all cores.
+    given_up: OnceCell<Arc<AtomicU64>>,
     /// Connections in the queue for buffers of the pool.
     pub(crate) buffer_waiters: Cell<u32>,
     /// Looks at who holds buffers are under way; so many were taken.
@@ -111,6 +128,7 @@ impl Core {
             cores,
             epoch,
             stopping: Cell::new(false),
+            given_up: OnceCell::new(),
             buffer_waiters: Cell::new(0),
             stall_looks: Cell::new(None),
             questions: Questions::default(),
@@ -316,7 +334,7 @@ impl Core {
     }
 
     fn look_for_stalls_later(&self) {
-        self.reactor.timer(self.reactor.now() + STALL_PERIOD, Core::here(), 0);
+        self.reactor.timer(self.reactor.now() + STALL_PERIOD, Core::here(), TOKEN_STALLS);
     }
 
     /// Drops the connections whose peers hold memory and let none go for a whole period, as long
@@ -346,20 +364,52 @@ impl Core {
         self.look_for_stalls_later();
     }
 
-    /// Closes everything and lets the reactor run dry.
-    pub(crate) fn stop(&self) {
-        self.stopping.set(true);
+    /// Closes everything, waits until namespaces have carried out what they hold, and lets the reactor run dry. What takes
+    /// too long is added to `given_up`.
+    pub(crate) fn stop(&self, given_up: Arc<AtomicU64>) {
+        if self.stopping.replace(true) {
+            return;
+        }
+        let _ = self.given_up.set(given_up);
         self.journal.close();
         self.close_connections(|_| true);
         self.subsystems.borrow_mut().clear();
+        let at = self.reactor.now() + STOP_TIMEOUT;
+        self.reactor.timer(at, Core::here(), TOKEN_STOP);
+        self.end_if_stopped();
+    }
+
+    /// All of a closed connection has come back.
+    pub(crate) fn lingers_no_more(&self, key: u64) {
+        let lingering = self.lingering.borrow_mut().remove(&key);
+        drop(lingering);
+        self.end_if_stopped();
+    }
+
+    fn end_if_stopped(&self) {
+        if self.stopping.get() && self.lingering.borrow().is_empty() {
+            self.reactor.stop();
+        }
+    }
+
+    /// The rest is not waited for.
+    fn give_up(&self) {
+        let held = |it: &Lingering| u64::from(it.connection.running_count());
+        let count = self.lingering.borrow().values().map(held).sum();
+        if let Some(given_up) = self.given_up.get() {
+            given_up.fetch_add(count, Ordering::Relaxed);
+        }
         self.reactor.stop();
     }
 }
 
 impl Complete for Core {
-    fn complete(&self, _token: u64, result: i32, _flags: u32) {
-        if result >= 0 {
-            self.look_for_stalls();
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        match token {
+            _ if result < 0 => {}
+            TOKEN_STALLS => self.look_for_stalls(),
+            TOKEN_STOP => self.give_up(),
+            _ => unreachable!("tokens are ours"),
         }
     }
 }

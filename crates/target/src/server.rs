@@ -10,6 +10,7 @@ use namespace::layer::delay::Delays;
 use reactor::{Listener, Mailbox, Reactor};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -70,6 +71,15 @@ pub enum Error {
         volume: String,
         /// Why.
         source: io::Error,
+    },
+    /// Volumes have kept commands for too long after the last connection was closed; all else is durable.
+    #[error(
+        "{commands} command(s) were not finished within {} s and are given up; whatever else was written is flushed",
+        crate::core::STOP_TIMEOUT.as_secs()
+    )]
+    GivenUp {
+        /// How many, of all volumes.
+        commands: u64,
     },
     /// The server's threads have ended.
     #[error("the server has stopped")]
@@ -498,11 +508,13 @@ impl Server {
         Ok(Stats { namespaces, cores: cores.into_iter().map(|(_, stats)| stats).collect() })
     }
 
-    /// Stops accepting, closes all connections, waits for what is in flight and makes all volumes
+    /// Stops accepting, closes all connections, waits for what volumes hold (10 s at most) and makes all volumes
     /// durable.
     pub fn stop(mut self) -> Result<(), Error> {
-        self.halt();
-        let mut outcome = Ok(());
+        let mut outcome = match self.halt() {
+            0 => Ok(()),
+            commands => Err(Error::GivenUp { commands }),
+        };
         for served in std::mem::take(&mut *self.served()).into_values() {
             if let Err(source) = served.namespace.flush() {
                 let volume = served.namespace.uri();
@@ -512,14 +524,17 @@ impl Server {
         outcome
     }
 
-    fn halt(&mut self) {
+    /// Ends the threads. How many commands were given up.
+    fn halt(&mut self) -> u64 {
+        let given_up = Arc::<AtomicU64>::default();
         for mailbox in &self.cores {
-            mailbox.post(|_reactor| {
+            let given_up = Arc::clone(&given_up);
+            mailbox.post(move |_reactor| {
                 let core = Core::here();
                 if let Some(control) = core.control.get() {
                     control.unlisten_all();
                 }
-                core.stop();
+                core.stop(given_up);
             });
         }
         for thread in self.threads.drain(..) {
@@ -527,6 +542,7 @@ impl Server {
                 tracing::error!("a core's thread panicked");
             }
         }
+        given_up.load(Ordering::Relaxed)
     }
 
     fn served(&self) -> MutexGuard<'_, BTreeMap<(Arc<str>, u32), Served>> {

@@ -41,5 +41,6 @@ mod rogue;
 mod schema;
 mod serve;
 mod state;
+mod stop;
 mod two_caches;
 mod watch;
