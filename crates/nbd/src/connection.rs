@@ -248,9 +248,17 @@ impl Connection {
         }
     }
 
-    /// Whether the volume has anything of it.
-    pub(crate) fn is_at_work(&self) -> bool {
-        self.running.get() != 0
+    /// Commands with the volume.
+    pub(crate) fn running_count(&self) -> u32 {
+        self.running.get()
+    }
+
+    /// The volume's URI, after the handshake.
+    pub(crate) fn volume(&self) -> Option<String> {
+        match &self.inner.borrow().phase {
+            Phase::Handshake(_) => None,
+            Phase::Serving(_, view) => Some(view.namespace.uri()),
+        }
     }
 
     /// A closed connection is no more: the peer learns of it, and somebody else may come.

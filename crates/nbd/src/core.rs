@@ -8,11 +8,11 @@ use namespace::{Data, Namespace, Queue, Request};
 use nvme::Limits;
 use reactor::{Complete, Mailbox, Reactor, Stream};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const REQUESTS_MAX: usize = 4096;
 const STALL_PERIOD: Duration = Duration::from_secs(2);
 
 /// How long connections may take to finish what is in progress when the server stops.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections of a server; who comes then is hung up on.
 pub(crate) const CONNECTIONS_MAX: usize = 1024;
@@ -83,8 +83,8 @@ pub(crate) struct Shared {
     pub(crate) exports: Vec<Export>,
     pub(crate) mailboxes: OnceLock<Vec<Mailbox>>,
     pub(crate) activity: Arc<Activity>,
-    /// The end did not wait any longer for what volumes still had.
-    pub(crate) is_cut_short: AtomicBool,
+    /// Commands that volumes still had when the end did not wait any longer.
+    pub(crate) given_up: AtomicU64,
 }
 
 impl Exports for Shared {
@@ -284,6 +284,27 @@ impl Core {
         self.end_if_stopped();
     }
 
+    /// What is not finished is not waited for.
+    #[cold]
+    fn give_up(&self) {
+        let mut volumes = BTreeSet::new();
+        for connection in self.all_connections() {
+            let commands = connection.running_count();
+            if commands > 0 {
+                self.shared.given_up.fetch_add(commands.into(), Ordering::Relaxed);
+                volumes.extend(connection.volume());
+            }
+            connection.close();
+            // The volume may keep what it has for as long as it likes.
+            connection.end();
+        }
+        for volume in volumes {
+            let seconds = STOP_TIMEOUT.as_secs();
+            tracing::warn!(volume, seconds, "still has commands of clients: they are given up");
+        }
+        self.end_if_stopped();
+    }
+
     fn end_if_stopped(&self) {
         if self.stopping.get() && self.connections.borrow().is_empty() {
             self.queues.borrow_mut().clear();
@@ -297,17 +318,7 @@ impl Complete for Core {
         match token {
             _ if result < 0 => {}
             TOKEN_STALLS => self.look_for_stalls(),
-            TOKEN_STOP => {
-                for connection in self.all_connections() {
-                    if connection.is_at_work() {
-                        self.shared.is_cut_short.store(true, Ordering::Relaxed);
-                    }
-                    connection.close();
-                    // The volume may keep what it has for as long as it likes.
-                    connection.end();
-                }
-                self.end_if_stopped();
-            }
+            TOKEN_STOP => self.give_up(),
             _ => unreachable!("tokens are ours"),
         }
     }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -70,6 +70,18 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Volumes have kept commands for too long.
+    #[error(
+        "{commands} command(s) were not finished within {} s and are given up{}",
+        crate::core::STOP_TIMEOUT.as_secs(),
+        if *is_flushed { "; whatever else was written is flushed" } else { "" }
+    )]
+    GivenUp {
+        /// How many, of all volumes.
+        commands: u64,
+        /// Whether all else is durable.
+        is_flushed: bool,
+    },
     /// The server's threads have ended.
     #[error("the server has stopped")]
     Stopped,
@@ -101,7 +113,7 @@ impl Server {
             exports,
             mailboxes: OnceLock::new(),
             activity,
-            is_cut_short: AtomicBool::new(false),
+            given_up: AtomicU64::new(0),
         });
         let mut server =
             Server { shared, cores: Vec::new(), threads: Vec::new(), sockets: Vec::new() };
@@ -152,23 +164,27 @@ impl Server {
         self.shared.activity.clone()
     }
 
-    /// Stops accepting, answers what is in progress, closes all connections and makes all volumes
-    /// durable.
+    /// Stops accepting, answers what is in progress (within 10 s), closes all connections and makes all volumes
+    /// durable. Of several errors all are logged but the one that is returned.
     ///
     /// Where that takes too long, or fails, the files of its Unix sockets stay: whoever listens there next knows that not all
     /// of it was carried out.
     pub fn stop(mut self) -> Result<(), Error> {
         self.halt();
-        let mut outcome = Ok(());
+        let mut errors = Vec::new();
         for export in &self.shared.exports {
             if let Err(source) = export.namespace.flush() {
-                outcome = Err(Error::Flush { volume: export.namespace.uri(), source });
+                errors.push(Error::Flush { volume: export.namespace.uri(), source });
             }
         }
-        if outcome.is_err() {
-            self.leave_sockets();
+        let commands = self.shared.given_up.load(Ordering::Relaxed);
+        if commands > 0 {
+            errors.push(Error::GivenUp { commands, is_flushed: errors.is_empty() });
         }
-        outcome
+        let Some(last) = errors.pop() else { return Ok(()) };
+        errors.iter().for_each(|error| tracing::error!("{error}"));
+        self.leave_sockets();
+        Err(last)
     }
 
     fn halt(&mut self) {
@@ -183,7 +199,7 @@ impl Server {
                 tracing::error!("a core's thread panicked");
             }
         }
-        if self.shared.is_cut_short.load(Ordering::Relaxed) {
+        if self.shared.given_up.load(Ordering::Relaxed) > 0 {
             self.leave_sockets();
         }
     }

@@ -89,7 +89,11 @@ fn commands_that_do_not_end_do_not_keep_a_server_from_stopping() {
     let mut client = Client::connect(address, "0", SIMPLE);
     client.send(READ, 0, 0, 4096, &[]);
     client.stream.write_all(&[0x42; 28]).unwrap();
-    server.stop().unwrap();
+    let error = server.stop().unwrap_err();
+    assert!(
+        matches!(error, nbd::Error::GivenUp { commands: 1, is_flushed: true }),
+        "what was given up is told: {error}"
+    );
     assert!(client.is_hung_up_on());
 }
 
@@ -107,7 +111,7 @@ fn a_socket_stays_when_the_end_does_not_wait_for_all_commands() {
             client.send(WRITE, 0, 0, 4096, &[1; 4096]);
             client.read(0, 4096);
         }
-        server.stop().unwrap();
+        assert_eq!(server.stop().is_err(), is_left, "{volume}");
         assert_eq!(path.exists(), is_left, "{volume}");
         assert_eq!(nbd::is_left_behind(&path).unwrap(), is_left, "{volume}");
     }

@@ -363,7 +363,6 @@ impl Connection {
     }
 
     fn tear_down(&self) {
-        let running = self.running.get() != 0;
         let mut lingering: Vec<Rc<NamespaceView>> = Vec::new();
         let role = {
             let mut inner = self.inner.borrow_mut();
@@ -383,7 +382,7 @@ impl Connection {
                 slot.kept = None;
                 // Its host will send it again, and may have written since by then.
                 slot.stop_copy();
-                if let Some(view) = slot.view.take().filter(|_| running)
+                if let Some(view) = slot.view.take().filter(|_| slot.stage == Stage::Running)
                     && !lingering.iter().any(|it| Rc::ptr_eq(it, &view))
                 {
                     lingering.push(view);
@@ -402,13 +401,13 @@ impl Connection {
         };
         self.to_report.set(queue);
         self.core.remove_connection(self.key);
-        if !lingering.is_empty() {
-            let lingering = Lingering { connection: self.me(), views: lingering };
-            self.core.lingering.borrow_mut().insert(self.key, lingering);
-        }
         if self.running.get() == 0 {
             self.report();
-        } else if let Some((controller, _)) = queue {
+            return;
+        }
+        let lingering = Lingering { connection: self.me(), views: lingering };
+        self.core.lingering.borrow_mut().insert(self.key, lingering);
+        if let Some((controller, _)) = queue {
             self.core.drain_begins(controller);
         }
     }

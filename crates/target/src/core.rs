@@ -11,7 +11,7 @@ use namespace::output::Spare;
 use namespace::{Data, Request};
 use reactor::{Complete, Mailbox, Reactor};
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,8 +51,7 @@ pub(crate) type Cores = Arc<OnceLock<Vec<Mailbox>>>;
 /// What a closed connection has with namespaces.
 pub(crate) struct Lingering {
     pub(crate) connection: Rc<Connection>,
-    /// Kept until it is back.
-    #[expect(dead_code, reason = "holds queues, which are dropped with it")]
+    /// Where it is; they keep their queues until it is back.
     pub(crate) views: Vec<Rc<NamespaceView>>,
 }
 
@@ -393,11 +392,17 @@ impl Core {
     }
 
     /// The rest is not waited for.
+    #[cold]
     fn give_up(&self) {
+        let lingering = self.lingering.borrow();
         let held = |it: &Lingering| u64::from(it.connection.running_count());
-        let count = self.lingering.borrow().values().map(held).sum();
         if let Some(given_up) = self.given_up.get() {
-            given_up.fetch_add(count, Ordering::Relaxed);
+            given_up.fetch_add(lingering.values().map(held).sum(), Ordering::Relaxed);
+        }
+        let views = lingering.values().flat_map(|it| &it.views);
+        for volume in views.map(|view| view.namespace.uri()).collect::<BTreeSet<_>>() {
+            let seconds = STOP_TIMEOUT.as_secs();
+            tracing::warn!(volume, seconds, "still has commands of hosts: they are given up");
         }
         self.reactor.stop();
     }

@@ -72,14 +72,17 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Volumes have kept commands for too long after the last connection was closed; all else is durable.
+    /// Volumes have kept commands for too long after the last connection was closed.
     #[error(
-        "{commands} command(s) were not finished within {} s and are given up; whatever else was written is flushed",
-        crate::core::STOP_TIMEOUT.as_secs()
+        "{commands} command(s) were not finished within {} s and are given up{}",
+        crate::core::STOP_TIMEOUT.as_secs(),
+        if *is_flushed { "; whatever else was written is flushed" } else { "" }
     )]
     GivenUp {
         /// How many, of all volumes.
         commands: u64,
+        /// Whether all else is durable.
+        is_flushed: bool,
     },
     /// The server's threads have ended.
     #[error("the server has stopped")]
@@ -509,19 +512,21 @@ impl Server {
     }
 
     /// Stops accepting, closes all connections, waits for what volumes hold (10 s at most) and makes all volumes
-    /// durable.
+    /// durable. Of several errors all are logged but the one that is returned.
     pub fn stop(mut self) -> Result<(), Error> {
-        let mut outcome = match self.halt() {
-            0 => Ok(()),
-            commands => Err(Error::GivenUp { commands }),
-        };
+        let commands = self.halt();
+        let mut errors = Vec::new();
         for served in std::mem::take(&mut *self.served()).into_values() {
             if let Err(source) = served.namespace.flush() {
-                let volume = served.namespace.uri();
-                outcome = Err(Error::Flush { volume, source });
+                errors.push(Error::Flush { volume: served.namespace.uri(), source });
             }
         }
-        outcome
+        if commands > 0 {
+            errors.push(Error::GivenUp { commands, is_flushed: errors.is_empty() });
+        }
+        let last = errors.pop();
+        errors.iter().for_each(|error| tracing::error!("{error}"));
+        last.map_or(Ok(()), Err)
     }
 
     /// Ends the threads. How many commands were given up.

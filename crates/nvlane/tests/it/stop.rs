@@ -1,11 +1,17 @@
 //! What a stop in order does with commands that a volume holds.
 
-use crate::daemon::{Daemon, eventually, nvlane};
+use crate::daemon::{Daemon, eventually, nvlane, wait};
 use serde_json::json;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What is written first; the volume is larger.
+const BYTES: usize = 4096;
 
 /// A write to the daemon's volume, which is with the volume when this returns.
 fn in_flight(daemon: &Daemon) -> Child {
@@ -16,43 +22,150 @@ fn in_flight(daemon: &Daemon) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    write.stdin.take().unwrap().write_all(&[9; 4096]).unwrap();
-    eventually("a write", || {
-        daemon.call("controller_list", json!({})).as_array().is_some_and(|all| !all.is_empty())
+    write.stdin.take().unwrap().write_all(&[9; BYTES]).unwrap();
+    eventually("its data is in a buffer, and the command with the volume", || {
+        let stats = daemon.call("stats", json!({}));
+        let cores = stats["cores"].as_array().unwrap();
+        cores.iter().any(|core| core["buffer_bytes_free"] != core["buffer_bytes"])
     });
-    // Its data is there a moment after the controller.
-    std::thread::sleep(std::time::Duration::from_millis(500));
     write
 }
 
-fn start(dir: &Path, delay: &str) -> Daemon {
+/// Whose writes take long.
+fn volume(dir: &Path, delay: &str) -> String {
     File::create(dir.join("a.img")).unwrap().set_len(1 << 20).unwrap();
-    let volume = format!("delay:{delay}(file:{})", dir.join("a.img").display());
-    Daemon::start(dir, &[&volume])
+    format!("delay:write={delay}(file:{})", dir.join("a.img").display())
+}
+
+fn is_written(dir: &Path) -> bool {
+    fs::read(dir.join("a.img")).unwrap()[..BYTES] == [9; BYTES]
 }
 
 #[test]
 fn what_a_volume_holds_is_carried_out() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = start(dir.path(), "3s");
+    let daemon = Daemon::start(dir.path(), &[&volume(dir.path(), "3s")]);
     let mut write = in_flight(&daemon);
     let (status, log) = daemon.stop("TERM");
     write.kill().unwrap();
     write.wait().unwrap();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("everything is flushed"), "{log}");
-    assert_eq!(fs::read(dir.path().join("a.img")).unwrap()[..4096], [9; 4096], "{log}");
+    assert!(is_written(dir.path()), "{log}");
+}
+
+/// Its host is not there any more when the server is told to stop.
+#[test]
+fn what_a_lost_host_has_left_is_carried_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[&volume(dir.path(), "4s")]);
+    let mut write = in_flight(&daemon);
+    write.kill().unwrap();
+    write.wait().unwrap();
+    eventually("its connections are gone", || daemon.call("stats", json!({}))["connections"] == 0);
+    assert!(!is_written(dir.path()));
+    let (status, log) = daemon.stop("TERM");
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(is_written(dir.path()), "{log}");
 }
 
 #[test]
 fn what_a_volume_holds_for_too_long_is_given_up_and_told() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = start(dir.path(), "50s");
+    let daemon = Daemon::start(dir.path(), &[&volume(dir.path(), "50s"), "mem:1M"]);
     let mut write = in_flight(&daemon);
+    let begun = Instant::now();
     let (status, log) = daemon.stop("TERM");
+    assert!(begun.elapsed() >= Duration::from_secs(10), "{log}");
     write.kill().unwrap();
     write.wait().unwrap();
     assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("1 command(s) were not finished") && log.contains("given up"), "{log}");
+    assert!(log.contains("1 command(s) were not finished within 10 s and are given up;"), "{log}");
+    let named = log.lines().find(|line| line.contains("still has commands of hosts")).unwrap();
+    assert!(named.contains("WARN") && named.contains("a.img"), "{log}");
+    assert_eq!(log.matches("still has commands of hosts").count(), 1, "{log}");
     assert!(!log.contains("everything is flushed"), "{log}");
+}
+
+/// Whoever does not want to wait asks again.
+#[test]
+fn a_second_signal_ends_the_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[&volume(dir.path(), "50s")]);
+    let mut write = in_flight(&daemon);
+    let (begun, pid) = (Instant::now(), daemon.pid().to_string());
+    assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+    // Sooner it would be taken for the same wish.
+    thread::sleep(Duration::from_millis(1500));
+    let (status, log) = daemon.stop("TERM");
+    assert!(begun.elapsed() < Duration::from_secs(8), "{log}");
+    write.kill().unwrap();
+    write.wait().unwrap();
+    assert_eq!(status.code(), Some(128 + 15), "{log}");
+    assert!(log.contains("told again to stop"), "{log}");
+}
+
+/// The greeting and the shortest handshake of the NBD protocol, then a write of the first 4 KiB, which is with the volume
+/// when this returns.
+fn nbd_write(socket: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    // NBD_FLAG_C_FIXED_NEWSTYLE and NBD_FLAG_C_NO_ZEROES, then NBD_OPT_EXPORT_NAME of the first export.
+    stream.write_all(&3u32.to_be_bytes()).unwrap();
+    stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    let request = |kind: u8, offset: u64, bytes: usize| {
+        let mut request = vec![0x25, 0x60, 0x95, 0x13, 0, 0, 0, kind];
+        request.extend([0; 8]);
+        request.extend(offset.to_be_bytes());
+        request.extend((bytes as u32).to_be_bytes());
+        request
+    };
+    stream
+        .write_all(&[request(1, 0, BYTES), vec![9; BYTES], request(0, 64 << 10, 512)].concat())
+        .unwrap();
+    // The read came after it, and is answered.
+    stream.read_exact(&mut [0; 16 + 512]).unwrap();
+    stream
+}
+
+/// Starts `nvlane nbd`, has it stopped with a write in progress, and gives its exit status and its log.
+fn stop_nbd(dir: &Path, volume: &str) -> (Option<i32>, String) {
+    let mut nbd = nvlane()
+        .args(["nbd", volume, "--socket", "s"])
+        .current_dir(dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(nbd.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "ready"));
+    let writer = nbd_write(&dir.join("s"));
+    let pid = nbd.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+    let status = wait(&mut nbd);
+    drop(writer);
+    let mut log = String::new();
+    nbd.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    (status.code(), log)
+}
+
+#[test]
+fn nbd_carries_out_what_a_volume_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (status, log) = stop_nbd(dir.path(), &volume(dir.path(), "7s"));
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("everything is flushed"), "{log}");
+    assert!(is_written(dir.path()), "{log}");
+}
+
+#[test]
+fn nbd_tells_what_it_gives_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (status, log) = stop_nbd(dir.path(), &volume(dir.path(), "50s"));
+    assert_eq!(status, Some(1), "{log}");
+    assert!(log.contains("1 command(s) were not finished within 10 s and are given up;"), "{log}");
+    assert!(log.contains("still has commands of clients") && log.contains("a.img"), "{log}");
+    assert!(!log.contains("everything is flushed"), "{log}");
+    assert!(dir.path().join("s").exists(), "whoever listens there next is to know");
 }
