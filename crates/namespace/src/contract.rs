@@ -31,6 +31,9 @@ pub struct Request {
     /// Time in milliseconds after which whoever executes the command is to give it up; 0 is his own
     /// time-out. Only namespaces that pass commands through look at it.
     pub timeout_ms: u32,
+    /// Where `status` is a failure: errno, if a backend has it from the kernel; else zero, as whoever sends the request
+    /// has set it.
+    pub os_error: i32,
     /// Set by whoever completes the request.
     pub status: Status,
     /// Command-specific result: completion dwords 0 and 1.
@@ -406,6 +409,7 @@ impl Request {
             data: Data::None,
             metadata: Data::None,
             timeout_ms: 0,
+            os_error: 0,
             status: Status::SUCCESS,
             result: 0,
             scratch: [0; 4],

@@ -80,6 +80,36 @@ pub mod io {
     pub const ZONE_APPEND: u8 = 0x7d;
     /// The first of the vendor specific commands, which go up to FFh.
     pub const VENDOR_FIRST: u8 = 0x80;
+
+    /// Names of I/O commands: of the NVM and the zoned command set, and those of all sets (NVMe Base 2.1, Figure 555;
+    /// NVM 1.1, section 3; Zoned Namespace Command Set 1.2, section 3).
+    const NAMES: &[(u8, &str)] = &[
+        (0x00, "Flush"),
+        (0x01, "Write"),
+        (0x02, "Read"),
+        (0x04, "Write Uncorrectable"),
+        (0x05, "Compare"),
+        (0x08, "Write Zeroes"),
+        (0x09, "Dataset Management"),
+        (0x0c, "Verify"),
+        (0x0d, "Reservation Register"),
+        (0x0e, "Reservation Report"),
+        (0x11, "Reservation Acquire"),
+        (0x12, "I/O Management Receive"),
+        (0x15, "Reservation Release"),
+        (0x18, "Cancel"),
+        (0x19, "Copy"),
+        (0x1d, "I/O Management Send"),
+        (0x79, "Zone Management Send"),
+        (0x7a, "Zone Management Receive"),
+        (0x7d, "Zone Append"),
+        (0x7f, "Fabrics"),
+    ];
+
+    /// What the specifications call an I/O command.
+    pub fn name(opcode: u8) -> Option<&'static str> {
+        NAMES.iter().find(|(code, _)| *code == opcode).map(|(_, name)| *name)
+    }
 }
 
 /// Fabrics command types: the byte at offset 4 of a command with opcode 7Fh.

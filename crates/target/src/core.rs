@@ -191,7 +191,7 @@ impl Core {
             self.recycle_sources(&mut request);
         }
         request.data = Data::None;
-        request.timeout_ms = 0;
+        (request.timeout_ms, request.os_error) = (0, 0);
         if let Some(fused) = request.fused.take() {
             self.recycle(fused);
         }

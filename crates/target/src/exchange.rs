@@ -43,7 +43,7 @@ pub(crate) struct Exchange {
     pub(crate) direction: Direction,
     /// Length of the data in bytes.
     pub(crate) bytes: u32,
-    /// First block of a read of lent memory, by the host's count: layers below count otherwise.
+    /// First block of an I/O command, by the host's count: layers below may count otherwise.
     pub(crate) slba: u64,
     /// When the namespace was given the command, unless it has ended it at once.
     pub(crate) begun: Option<Instant>,

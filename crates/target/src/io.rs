@@ -3,6 +3,7 @@
 use crate::connection::{Connection, Inner, KEPT_BYTES_MAX, Role};
 use crate::copy::is_copy;
 use crate::exchange::{Kept, NONE, Stage};
+use crate::failures::Failed;
 use crate::view::NamespaceView;
 use namespace::counters::Kind;
 use namespace::output::Payload;
@@ -30,6 +31,7 @@ impl Connection {
         };
         let exchange = inner.exchanges.slot(slot);
         exchange.direction = transfer.direction;
+        exchange.slba = command.slba();
         exchange.view = Some(view.clone());
         let capsule = match placement {
             Placement::InCapsule { offset, bytes } => {
@@ -59,7 +61,6 @@ impl Connection {
                     && command.opcode == opcode::io::READ
                     && !inner.machine.data_digest() =>
             {
-                inner.exchanges.slot(slot).slba = command.slba();
                 self.io_submit(inner, slot, request);
             }
             Direction::ToHost => self.io_with_buffer(inner, slot, request, &[]),
@@ -454,11 +455,15 @@ impl Connection {
         });
         self.count(inner, slot, request.command.opcode, status, took);
         if !status.is_success() {
+            self.failed(inner, slot, &mut request, status);
             self.note_error(inner, &request.command, status);
         }
-        if let Some(second) = request.fused.take() {
+        if let Some(mut second) = request.fused.take() {
             let partner = inner.exchanges.slot(slot).partner;
             let failed = second.status;
+            if !failed.is_success() {
+                self.failed(inner, partner, &mut second, failed);
+            }
             self.core.recycle(second);
             self.core.recycle(request);
             self.respond(inner, slot, status, 0, Payload::None);
@@ -479,6 +484,21 @@ impl Connection {
             inner.exchanges.brings(slot, buffer.capacity());
         }
         self.respond(inner, slot, status, result, Payload::Data(data));
+    }
+
+    /// The namespace has ended a command with an error, of which people are told if it is the volume's.
+    #[cold]
+    fn failed(&self, inner: &mut Inner, slot: u32, request: &mut Request, status: Status) {
+        let Role::Io(_) = inner.role else { return };
+        let exchange = inner.exchanges.slot(slot);
+        // Whoever failed it may have had the address of a part.
+        request.command.set_slba(exchange.slba);
+        let Some(view) = &exchange.view else { return };
+        let (command, os_error) = (request.command, request.os_error);
+        let failed = Failed { command, copy_blocks: exchange.copy_blocks, status, os_error };
+        if failed.is_of_volume(view.limits.get().read_only) {
+            view.failures.note(&self.core.reactor, failed, || view.namespace.uri());
+        }
     }
 
     /// What becomes of a Flush that has ended with `status`.

@@ -33,6 +33,7 @@ mod control;
 mod copy;
 mod core;
 mod exchange;
+mod failures;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod io;

@@ -2,6 +2,7 @@
 
 use crate::control::Control;
 use crate::core::{Core, Cores};
+use crate::failures::Failures;
 use crate::report::ControllerReport;
 use crate::view::NamespaceView;
 use namespace::Namespace;
@@ -144,6 +145,7 @@ pub struct Server {
 struct Served {
     namespace: Arc<dyn Namespace>,
     counters: Vec<Arc<Counters>>,
+    failures: Arc<Failures>,
 }
 
 impl fmt::Debug for Server {
@@ -247,7 +249,13 @@ impl Server {
             removed
         })??;
         let nqn: Arc<str> = nqn.into();
-        self.served().retain(|(of, _), _| *of != nqn);
+        self.served().retain(|(of, _), served| {
+            let is_kept = *of != nqn;
+            if !is_kept {
+                served.failures.finish();
+            }
+            is_kept
+        });
         self.on_every_core(|_| {
             let nqn = nqn.clone();
             Box::new(move |core: &Core| {
@@ -280,12 +288,14 @@ impl Server {
             limits,
         };
         let counters: Vec<Arc<Counters>> = self.cores.iter().map(|_| Arc::default()).collect();
+        let failures = Failures::new(&nqn, nsid);
         // Cores know it before any host can.
         self.on_every_core(|index| {
             let (nqn, namespace) = (nqn.clone(), namespace.clone());
             let (counters, group) = (counters[index].clone(), config.ana_group);
+            let failures = failures.clone();
             Box::new(move |core: &Core| {
-                let view = NamespaceView::new(namespace, group, counters);
+                let view = NamespaceView::new(namespace, group, counters, failures);
                 core.subsystem(&nqn).insert(nsid, view);
             })
         })?;
@@ -302,7 +312,7 @@ impl Server {
             self.forget_view(&nqn, nsid)?;
             return Err(error.into());
         }
-        served.insert((nqn, nsid), Served { namespace, counters });
+        served.insert((nqn, nsid), Served { namespace, counters, failures });
         Ok(nsid)
     }
 
@@ -317,7 +327,9 @@ impl Server {
         })??;
         let nqn: Arc<str> = nqn.into();
         self.forget_view(&nqn, nsid)?;
-        self.served().remove(&(nqn, nsid));
+        if let Some(served) = self.served().remove(&(nqn, nsid)) {
+            served.failures.finish();
+        }
         Ok(())
     }
 
@@ -517,6 +529,7 @@ impl Server {
         let commands = self.halt();
         let mut errors = Vec::new();
         for served in std::mem::take(&mut *self.served()).into_values() {
+            served.failures.finish();
             if let Err(source) = served.namespace.flush() {
                 errors.push(Error::Flush { volume: served.namespace.uri(), source });
             }

@@ -3,6 +3,7 @@
 //! The control core tells every core of each change by mailbox before the change is reported done.
 
 use crate::core::Core;
+use crate::failures::Failures;
 use namespace::copy::Other;
 use namespace::counters::Counters;
 use namespace::layer::delay;
@@ -21,6 +22,7 @@ pub(crate) struct NamespaceView {
     pub(crate) limits: Cell<Limits>,
     pub(crate) ana_group: u32,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) failures: Arc<Failures>,
     way: RefCell<Option<Way>>,
     /// The same behind the delay of a port.
     delayed: RefCell<Vec<(PortId, Way)>>,
@@ -49,6 +51,7 @@ impl NamespaceView {
         namespace: Arc<dyn Namespace>,
         ana_group: u32,
         counters: Arc<Counters>,
+        failures: Arc<Failures>,
     ) -> NamespaceView {
         let limits = Cell::new(namespace.limits());
         NamespaceView {
@@ -56,6 +59,7 @@ impl NamespaceView {
             limits,
             ana_group,
             counters,
+            failures,
             way: RefCell::new(None),
             delayed: RefCell::default(),
         }

@@ -6,7 +6,9 @@ mod host;
 use double::Double;
 use host::rig::{NQN, Rig, memory, subsystem};
 use host::{Bytes, Done, Host, Queue};
+use namespace::Namespace;
 use namespace::layer::fault::{Fault, Rule};
+use namespace::layer::linear::Linear;
 use nvme::dataset::Range;
 use nvme::fabrics::{
     CNTLID_DYNAMIC, Cc, Connect, ConnectData, DISCOVERY_NQN, Property, PropertyAccess,
@@ -579,6 +581,28 @@ fn log_page<Page: zerocopy::FromBytes>(admin: &mut Queue, lid: Lid) -> Page {
 
 /// What failed is in the error log, what the media failed in the health log; what merely differs from what it
 /// is compared with, as it does for hosts that take locks by it, is in neither.
+/// Though the part of the volume that fails counts its own blocks.
+#[test]
+fn the_error_log_names_the_block_that_the_host_named() {
+    let rig = Rig::empty(1);
+    let rule = Rule { opcodes: vec![opcode::io::WRITE], ..Rule::default() };
+    let parts: [Arc<dyn Namespace>; 2] =
+        [memory(1 << 20, 12, 1), Fault::new(memory(1 << 20, 12, 1), rule)];
+    rig.add(1, Linear::new(parts.into()).unwrap());
+    let (mut admin, mut io) = rig.connect();
+    let write = Command::blocks(opcode::io::WRITE, 1, 256 + 7, 1);
+    io.command(write, Bytes::InCapsule(&[1; 4096])).refused(Status::WRITE_FAULT);
+    let until = Instant::now() + host::PATIENCE;
+    let entry = loop {
+        let entry: ErrorEntry = log_page(&mut admin, Lid::ERROR);
+        if entry.error_count.get() == 1 {
+            break entry;
+        }
+        assert!(Instant::now() < until, "the control core is told beside the answer");
+    };
+    assert_eq!((entry.nsid.get(), entry.lba.get()), (1, 256 + 7));
+}
+
 #[test]
 fn logs_tell_what_failed() {
     let rig = Rig::empty(1);

@@ -410,6 +410,7 @@ impl DeviceQueue {
             }
         };
         if result < 0 {
+            request.os_error = -result;
             request.result = 0;
         }
         if request.timeout_ms != 0 && request.status.code() == Status::ABORT_REQUESTED {

@@ -262,6 +262,9 @@ impl Complete for Flight {
         let whole: u64 = sources.ranges[..ranges].iter().map(|range| u64::from(range.blocks)).sum();
         sources.begun_blocks = if is_refused { (done - whole) as u32 } else { 0 };
         request.status = status;
+        if let How::Read(errno) | How::Written(errno) | How::NotDurable(errno) = ended.how {
+            request.os_error = errno;
+        }
         request.result = if ended.how == How::Whole { 0 } else { ranges as u64 };
         request.complete();
     }

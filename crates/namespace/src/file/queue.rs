@@ -318,6 +318,7 @@ impl FileQueue {
                 self.proceed(request);
             }
             _ => {
+                request.os_error = errno;
                 let is_durable = step == step::SYNC || command.opcode == opcode::FLUSH;
                 let is_fua = command.opcode == opcode::WRITE && command.fua();
                 let gone = self.is_gone();

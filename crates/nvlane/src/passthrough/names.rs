@@ -1,29 +1,6 @@
 //! What commands are called.
 
-/// Names of I/O commands: of the NVM and the zoned command set, and those of all sets (NVMe Base 2.1, Figure 555;
-/// NVM 1.1, section 3; Zoned Namespace Command Set 1.2, section 3).
-const IO: &[(u8, &str)] = &[
-    (0x00, "Flush"),
-    (0x01, "Write"),
-    (0x02, "Read"),
-    (0x04, "Write Uncorrectable"),
-    (0x05, "Compare"),
-    (0x08, "Write Zeroes"),
-    (0x09, "Dataset Management"),
-    (0x0c, "Verify"),
-    (0x0d, "Reservation Register"),
-    (0x0e, "Reservation Report"),
-    (0x11, "Reservation Acquire"),
-    (0x12, "I/O Management Receive"),
-    (0x15, "Reservation Release"),
-    (0x18, "Cancel"),
-    (0x19, "Copy"),
-    (0x1d, "I/O Management Send"),
-    (0x79, "Zone Management Send"),
-    (0x7a, "Zone Management Receive"),
-    (0x7d, "Zone Append"),
-    (0x7f, "Fabrics"),
-];
+use nvme::opcode;
 
 /// Names of admin commands (NVMe Base 2.1, Figure 141).
 const ADMIN: &[(u8, &str)] = &[
@@ -65,9 +42,14 @@ const VENDOR_ADMIN: u8 = 0xc0;
 
 /// What the specification calls the command.
 pub fn of(admin: bool, opcode: u8) -> &'static str {
-    let (names, vendor) = if admin { (ADMIN, VENDOR_ADMIN) } else { (IO, VENDOR_IO) };
-    match names.iter().find(|(code, _)| *code == opcode) {
-        Some((_, name)) => name,
+    let (name, vendor) = match admin {
+        true => {
+            (ADMIN.iter().find(|(code, _)| *code == opcode).map(|(_, name)| *name), VENDOR_ADMIN)
+        }
+        false => (opcode::io::name(opcode), VENDOR_IO),
+    };
+    match name {
+        Some(name) => name,
         None if opcode >= vendor => "Vendor Specific",
         None => "Unknown",
     }
@@ -82,8 +64,6 @@ mod tests {
         assert_eq!((of(false, 2), of(true, 2)), ("Read", "Get Log Page"));
         assert_eq!((of(false, 0x80), of(true, 0x80)), ("Vendor Specific", "Format NVM"));
         assert_eq!((of(false, 0x30), of(true, 0xff)), ("Unknown", "Vendor Specific"));
-        for names in [IO, ADMIN] {
-            assert!(names.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        }
+        assert!(ADMIN.windows(2).all(|pair| pair[0].0 < pair[1].0));
     }
 }

@@ -3,7 +3,7 @@
 use crate::daemon::{ANYWHERE, PATIENCE, ask, eventually, wait};
 use serde_json::json;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
@@ -67,6 +67,11 @@ fn a_served_volume_fails_the_write_and_is_served_on() {
     let id = child.id().to_string();
     assert!(Command::new("kill").arg(id).status().unwrap().success());
     assert_eq!(wait(&mut child).code(), Some(0));
+    let mut log = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    let told = log.lines().find(|line| line.contains("I/O of a volume has failed")).expect(&log);
+    assert!(told.contains("lba=1536 blocks=8 status=Capacity Exceeded"), "{told}");
+    assert!(told.contains("error=File too large (os error 27)"), "{told}");
     assert_eq!(fs::read(dir.path().join("to.img")).unwrap()[64 << 10..][..4096], [9; 4096]);
 }
 

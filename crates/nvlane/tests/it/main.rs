@@ -14,6 +14,7 @@ mod copy_kills;
 mod copy_plan;
 mod copy_told;
 mod daemon;
+mod failures;
 mod file_limit;
 mod follow;
 mod holes;
