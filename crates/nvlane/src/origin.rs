@@ -3,7 +3,7 @@
 
 use crate::cli::ServeArgs;
 use crate::config::authentication::{SECRET, is_secret};
-use crate::config::identity::Machine;
+use crate::config::identity::{Machine, identifying};
 use crate::config::store::{Start, fingerprint};
 use crate::config::{ANY_HOST, Authentication, Config, Namespace, Subsystem, file, parse_nqn};
 use crate::daemon::Threads;
@@ -82,7 +82,25 @@ fn from_volumes(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<
     if volumes.is_empty() {
         volumes.push(default_volume(data_dir, args.size)?);
     }
-    let nqn = args.nqn.clone().unwrap_or_else(|| machine.nqn(&origin_of(&volumes, args)));
+    let derived = |volumes: &[String]| machine.nqn(&origin_of(volumes, args));
+    let counting: Vec<String> = volumes.iter().map(|volume| identifying(volume)).collect();
+    let nqn = args.nqn.clone().unwrap_or_else(|| derived(&counting));
+    // What is kept under the name that earlier versions gave keeps it.
+    if args.nqn.is_none() && counting != volumes {
+        let before = of_volumes(args, data_dir, volumes.clone(), derived(&volumes))?;
+        if is_kept(&before.state) {
+            return Ok(before);
+        }
+    }
+    of_volumes(args, data_dir, volumes, nqn)
+}
+
+fn of_volumes(
+    args: &ServeArgs,
+    data_dir: &Path,
+    volumes: Vec<String>,
+    nqn: String,
+) -> Result<Origin> {
     let namespaces = volumes.into_iter().enumerate().map(|(index, volume)| Namespace {
         uuid: args.uuid.get(index).copied(),
         ..Namespace::new(volume)
@@ -113,6 +131,17 @@ fn from_volumes(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<
     let fingerprint = fingerprint(&serde_json::to_string(&config).expect("plain data"));
     let state = data_dir.join(format!("state-{}.json", &fingerprint[..12]));
     Ok(Origin { config, state, start: Start { text: fingerprint, meaning: None } })
+}
+
+/// Whether there is a state, one that was put aside, or a record of a job that belongs to it: not only a lock.
+fn is_kept(state: &Path) -> bool {
+    let (Some(folder), Some(name)) = (state.parent(), state.file_name()) else { return false };
+    let Ok(entries) = folder.read_dir() else { return false };
+    entries.flatten().any(|entry| {
+        let found = entry.file_name();
+        let rest = found.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        rest.is_some_and(|rest| !matches!(rest, b".lock" | b".new"))
+    })
 }
 
 /// Hosts with keys, whose files are named so that they do not depend on the current directory.
@@ -159,7 +188,7 @@ pub fn absolute(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// What a derived NQN is derived from: the volumes; and the listeners, if there are volumes that
+/// What a derived NQN is derived from: the volumes, as far as they count; and the listeners, if there are volumes that
 /// another server on this machine may have under the same name.
 fn origin_of(volumes: &[String], args: &ServeArgs) -> String {
     let mut origin = volumes.join(" ");
@@ -227,6 +256,7 @@ fn each_file(uri: &mut Uri, each: &mut dyn FnMut(&mut PathBuf)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn a_pinned_volume_stays_where_its_link_led_to() {
@@ -244,6 +274,61 @@ mod tests {
         );
         assert_eq!(pinned(&format!("nvme:{}", path("link"))), format!("nvme:{}", path("a")));
         assert_eq!(pinned("wat:1G"), "wat:1G");
+    }
+
+    /// The NQN that a command line gets, and its state.
+    fn found(words: &[&str], data_dir: &Path) -> (String, PathBuf) {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: ServeArgs,
+        }
+        let line = Line::parse_from([&["serve"], words].concat());
+        let machine = Machine::from_id(uuid::Uuid::from_u128(1));
+        let origin = Origin::find(&line.args, data_dir, &machine).unwrap();
+        (origin.config.subsystems[0].nqn.clone(), origin.state)
+    }
+
+    const OF_A: &str = "nqn.2014-08.org.nvmexpress:uuid:16b19b15-8105-5f19-add5-eed166f99549";
+
+    #[test]
+    fn a_derived_nqn_is_that_of_what_is_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let nqn = |words: &[&str]| found(words, folder.path()).0;
+        // As before options were left out.
+        assert_eq!(nqn(&["/a"]), OF_A);
+        for same in ["/a?size=1G&create", "/a?size=2G&create", "/a?ro", "/a?buffered&ro"] {
+            assert_eq!(nqn(&[same]), OF_A, "{same}");
+        }
+        assert_ne!(nqn(&["/a?bs=4096"]), OF_A);
+        assert_ne!(nqn(&["/a", "/b"]), OF_A);
+        assert_eq!(nqn(&["/a?ro", "/b"]), nqn(&["/a", "/b?buffered"]));
+        assert_eq!(nqn(&[]), nqn(&["--size", "1M"]), "the file that is made for none");
+        assert_eq!(
+            nqn(&["/a?ro", "--nqn", "nqn.2026-11.com.example:a"]),
+            "nqn.2026-11.com.example:a"
+        );
+        // Each command line has a state of its own still.
+        let state = |words: &[&str]| found(words, folder.path()).1;
+        assert_ne!(state(&["/a"]), state(&["/a?ro"]));
+    }
+
+    #[test]
+    fn what_is_kept_of_an_earlier_version_keeps_its_nqn() {
+        const BEFORE: &str = "nqn.2014-08.org.nvmexpress:uuid:b004657d-eb13-5306-a653-0dd67eb02295";
+        const STATE: &str = "state-faa2185aa345.json";
+        let folder = tempfile::tempdir().unwrap();
+        let words = ["/a?ro", "--listen", "127.0.0.1:4420"];
+        for (kept, is_kept) in
+            [(".lock", false), (".new", false), ("", true), (".old", true), (".jobs", true)]
+        {
+            let path = folder.path().join(format!("{STATE}{kept}"));
+            std::fs::write(&path, "").unwrap();
+            let (nqn, state) = found(&words, folder.path());
+            assert_eq!(nqn, if is_kept { BEFORE } else { OF_A }, "{kept}");
+            assert_eq!(state == folder.path().join(STATE), is_kept, "{kept}");
+            std::fs::remove_file(path).unwrap();
+        }
     }
 
     #[test]

@@ -158,6 +158,17 @@ impl Remote {
         Ok(true)
     }
 
+    /// The same namespace as the same host, with nothing said of how to reach it but where.
+    pub(crate) fn identifying(&self) -> Remote {
+        let config = &self.options.association;
+        let mut options = defaults(&config.nqn);
+        options.association.nsid = config.nsid;
+        options.association.host_nqn.clone_from(&config.host_nqn);
+        options.association.host_id = config.host_id;
+        let (addresses, discovered) = (self.addresses.clone(), self.discovered);
+        Remote { addresses, discovered, options, settings: Settings::default() }
+    }
+
     /// Looks whether the options make sense together.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let keys = &self.options.keys;

@@ -118,6 +118,41 @@ impl Uri {
         }
     }
 
+    /// The volume without what only says how it is opened and used, which may differ from one start to the next: what is left
+    /// says which data it is, in which blocks.
+    ///
+    /// | stays | goes |
+    /// |---|---|
+    /// | path, program, parts in their order, layers with their arguments | `create`, `size`, `buffered`, `ro`, `passthrough` |
+    /// | `bs`: in other blocks a host finds another disk, whose partitions lie elsewhere | what a device is told: `poll`, `hybrid`, `sqpoll`, `sqpoll_idle`, `timeout` |
+    /// | addresses, NQN and `ns`; `hostnqn` and `hostid`, as there are arrays where one id leads each host elsewhere | keys, digests, sizes, times, `failover`, own addresses |
+    /// | `uuid`, a name itself; the size of memory, as nothing else tells it apart | policy and tunables of multipath |
+    pub fn identifying(&self) -> Uri {
+        let mut uri = self.clone();
+        uri.reduce();
+        uri
+    }
+
+    fn reduce(&mut self) {
+        match &mut self.kind {
+            Kind::File { create_bytes, buffered, .. } => (*create_bytes, *buffered) = (None, false),
+            Kind::Device(device) => *device = Device::new(std::mem::take(&mut device.path)),
+            Kind::Remote(remote) => **remote = remote.identifying(),
+            Kind::Multipath(settings, _) => *settings = Settings::default(),
+            Kind::Memory(_)
+            | Kind::Null(_)
+            | Kind::Linear(_)
+            | Kind::Program(..)
+            | Kind::Delay(..)
+            | Kind::Rate(..)
+            | Kind::Fault(..)
+            | Kind::Volatile(..) => {}
+        }
+        self.options.read_only = false;
+        self.options.passthrough = Passthrough::default();
+        self.children_mut().iter_mut().for_each(Uri::reduce);
+    }
+
     /// Whether the volume, or a part of it, is of a kind.
     fn has(&self, is: fn(&Kind) -> bool) -> bool {
         is(&self.kind) || self.children().iter().any(|child| child.has(is))

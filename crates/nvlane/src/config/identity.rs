@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 use uuid::Uuid;
+use volume::Uri;
 
 /// This machine, as the root of derived names.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,15 @@ impl Machine {
     /// and null volumes exist only within their subsystem, which therefore counts for them.
     /// Where `used` has the UUID already (two equal memory volumes), the next one is taken.
     pub fn volume(&self, uri: &str, nqn: &str, used: &BTreeSet<Uuid>) -> Uuid {
+        self.volume_by(&identifying(uri), nqn, used)
+    }
+
+    /// The same by the whole URI, as earlier versions of this program derived it.
+    pub fn volume_of_before(&self, uri: &str, nqn: &str, used: &BTreeSet<Uuid>) -> Uuid {
+        self.volume_by(uri, nqn, used)
+    }
+
+    fn volume_by(&self, uri: &str, nqn: &str, used: &BTreeSet<Uuid>) -> Uuid {
         let lives_here = uri.contains("mem:") || uri.contains("null:");
         let name = if lives_here { format!("{nqn} {uri}") } else { uri.to_owned() };
         let first = Uuid::new_v5(&self.0, name.as_bytes());
@@ -57,6 +67,15 @@ impl Machine {
         let uuid = Uuid::new_v5(&self.0, format!("subsystem {origin}").as_bytes());
         format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
     }
+}
+
+/// What of a volume's URI counts for the names that are derived from it; all of it where nothing else is in it.
+pub fn identifying(uri: &str) -> String {
+    let reduced = uri.parse().ok().and_then(|whole: Uri| {
+        let reduced = whole.identifying();
+        (reduced != whole).then(|| reduced.to_string())
+    });
+    reduced.unwrap_or_else(|| uri.to_owned())
 }
 
 /// Where the id of a machine is kept that has none.
@@ -89,6 +108,103 @@ mod tests {
             "8be38b74-f9f9-5624-bfbf-14b45eb8496f"
         );
         assert_eq!(serial("nqn.2026-11.com.example:a"), "NVLB7A083EF6BCC5862B");
+    }
+
+    /// As they were before options were left out: nobody is renamed who has none of these.
+    #[test]
+    fn names_without_such_options_stay() {
+        let machine = Machine::from_id(Uuid::from_u128(1));
+        let none = BTreeSet::new();
+        for (uri, volume, nqn) in [
+            (
+                "file:/srv/a.img",
+                "8be38b74-f9f9-5624-bfbf-14b45eb8496f",
+                "69aee2e9-e0e0-50f2-8692-bed4a3971bb8",
+            ),
+            (
+                "file:/srv/a.img?bs=4096",
+                "377e4610-ce67-5556-88c9-26d0d80f5ac0",
+                "c27159a7-6e48-5eac-bc38-1c1b0741a054",
+            ),
+            (
+                "file:/dev/sda?bs=512",
+                "c455111c-46eb-52c9-ba3b-28a5f4081388",
+                "b8b705b4-9d83-5a67-a52a-57b4fa75fca1",
+            ),
+            (
+                "mem:1G?bs=512",
+                "6c8a1ebd-5f67-53d1-a56a-435a8fa430e6",
+                "0adb5de5-0f8c-526b-8484-f2ddea4e49bc",
+            ),
+            (
+                "nvme:/dev/ng0n1",
+                "558e581c-e836-5828-9fea-4bd184ecc363",
+                "044d47a3-9a1c-5f19-ab09-0c71cd7a30ce",
+            ),
+            (
+                "tcp://192.0.2.1:4420,192.0.2.2:4420/nqn.r?ns=2",
+                "d567d192-a185-5ee4-b1ac-ed0e3b1fd5d8",
+                "57643d7d-b413-5fd3-ab29-e06c0fc8eaff",
+            ),
+            (
+                "tcp://192.0.2.1:4420/nqn.r?ns=2&hostnqn=nqn.h",
+                "30f81bc5-f2bd-578e-a62d-acd12563b9c8",
+                "b52b5304-057c-58c6-bcca-4cf8bb0be99f",
+            ),
+            (
+                "linear:(file:/a?bs=512,file:/b?bs=512)",
+                "9339712c-3eda-5c27-b6c9-136b00963d5e",
+                "f60bc302-9ac6-5b2d-9dc1-d39498c8c8cd",
+            ),
+            (
+                "rate:1G(delay:1ms(file:/a?bs=512))",
+                "fdf5b35d-156c-5c57-947a-a12415b39528",
+                "2c49ea4e-4b27-5676-a113-f5c9a3e181bd",
+            ),
+            (
+                "bpf:/p.bpf.o(file:/a?bs=512,file:/b?bs=512)",
+                "d0438446-ad86-5542-85f7-dd700250c377",
+                "eb1b02af-6f79-5cf8-b838-dc4c563c5977",
+            ),
+            (
+                "file:/a?bs=512&uuid=00000000-0000-0000-0000-000000000002",
+                "83e86fab-e58e-576f-99ca-112ba1a4a281",
+                "79e5fbfb-3e3c-5a60-9bbe-968c8f5b6d41",
+            ),
+        ] {
+            assert_eq!(identifying(uri), uri);
+            assert_eq!(machine.volume(uri, "nqn.x", &none).to_string(), volume, "{uri}");
+            assert_eq!(machine.volume_of_before(uri, "nqn.x", &none).to_string(), volume, "{uri}");
+            assert_eq!(machine.nqn(uri), format!("nqn.2014-08.org.nvmexpress:uuid:{nqn}"), "{uri}");
+        }
+    }
+
+    #[test]
+    fn how_a_volume_is_opened_is_not_in_its_name() {
+        for (uri, counts) in [
+            ("file:/a?create&size=1G&buffered&bs=512&ro", "file:/a?bs=512"),
+            ("nvme:/dev/ng0n1?hybrid&timeout=5s&passthrough=io&ro", "nvme:/dev/ng0n1"),
+            ("nvme:/dev/ng0n1?poll&sqpoll=1&sqpoll_idle=1s", "nvme:/dev/ng0n1"),
+            (
+                "tcp://h:1,h:2/nqn.r?ns=2&hostnqn=nqn.h&hostid=00000000-0000-0000-0000-000000000003\
+                 &dhchap_key=/k&dhchap_ctrl_key=/c&host_iface=eth0&hdr_digest&data_digest&queue_size=64\
+                 &keep_alive_tmo=1s&reconnect_delay=1s&ctrl_loss_tmo=-1&fast_io_fail_tmo=1s\
+                 &io_timeout=1s&connect_timeout=1s&quiesce_time=2s&failover=fast&policy=numa\
+                 &passthrough=io+admin&ro",
+                "tcp://h:1,h:2/nqn.r?ns=2&hostnqn=nqn.h&hostid=00000000-0000-0000-0000-000000000003",
+            ),
+            ("discovery://h:8009/nqn.r?ns=1&queue_size=64", "discovery://h:8009/nqn.r?ns=1"),
+            (
+                "linear:(file:/b?ro,file:/a?create&size=1M,mem:1M)?ro",
+                "linear:(file:/b,file:/a,mem:1M)",
+            ),
+            ("multipath:policy=numa(file:/a?ro,file:/b)", "multipath:(file:/a,file:/b)"),
+            ("bpf:/p.o(file:/a?buffered,file:/b)?ro", "bpf:/p.o(file:/a,file:/b)"),
+            ("delay:1ms(rate:1G(file:/a?ro))", "delay:1ms(rate:1G(file:/a))"),
+        ] {
+            assert_eq!(identifying(uri), counts);
+        }
+        assert_eq!(identifying("wat:1G?ro"), "wat:1G?ro");
     }
 
     #[test]

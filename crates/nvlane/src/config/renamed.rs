@@ -59,7 +59,11 @@ impl Served<'_> {
         let used: BTreeSet<Uuid> =
             all.filter_map(|one| one.uuid).filter(|&uuid| Some(uuid) != known.uuid).collect();
         let mut volumes = first.into_iter().chain([known]).map(|one| &one.volume);
-        !volumes.any(|volume| Some(machine.volume(volume, nqn, &used)) == known.uuid)
+        !volumes.any(|volume| {
+            let derived =
+                [machine.volume(volume, nqn, &used), machine.volume_of_before(volume, nqn, &used)];
+            derived.into_iter().any(|uuid| Some(uuid) == known.uuid)
+        })
     }
 }
 
@@ -190,6 +194,22 @@ mod tests {
             let served = Served { first: first.as_ref(), last: &last };
             let told = renamed(&served, &config(next, None, None), machine);
             assert_eq!(told.len(), count, "{next}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_earlier_versions_derived_are_nobodys() {
+        let machine = Machine::from_id(Uuid::from_u128(1));
+        let volume = "file:/a?bs=512&ro";
+        for (uuid, lines) in [
+            (machine.volume_of_before(volume, NQN, &BTreeSet::new()), 0),
+            (machine.volume(volume, NQN, &BTreeSet::new()), 0),
+            (Uuid::from_u128(2), 2),
+        ] {
+            let last = config(volume, Some(uuid), Some(identity::nguid(uuid)));
+            let served = Served { first: None, last: &last };
+            let told = renamed(&served, &config("/a", None, None), Some(machine));
+            assert_eq!(told.len(), lines, "{told:?}");
         }
     }
 

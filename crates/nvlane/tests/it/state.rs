@@ -63,6 +63,23 @@ fn a_link_is_followed_anew_at_each_start() {
     assert_ne!(volumes(&daemon)[0]["uuid"], first["uuid"]);
 }
 
+/// How a file was made, and how it is opened, is not what hosts know it by.
+#[test]
+fn a_volume_that_is_opened_in_another_way_keeps_its_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = |volume: &str| {
+        let daemon = Daemon::start(dir.path(), &[volume]);
+        let subsystem = daemon.call("config_get", json!({}))["subsystems"][0].clone();
+        let namespace = &subsystem["namespaces"][0];
+        [&subsystem["nqn"], &namespace["uuid"], &namespace["nguid"]].map(Value::to_string)
+    };
+    let first = names("disk.img?size=1M&create");
+    for volume in ["disk.img", "disk.img?ro", "disk.img?buffered"] {
+        assert_eq!(names(volume), first, "{volume}");
+    }
+    assert_ne!(names("disk.img?bs=4096"), first);
+}
+
 /// As a ConfigMap is mounted: the file is reached through a directory that another takes the place of.
 #[test]
 fn a_files_state_goes_by_its_name_and_not_by_where_links_lead() {
