@@ -21,9 +21,9 @@ pub struct Config {
     pub keep_alive_tmo: Duration,
     /// From the loss of a connection, or a failed attempt, to the next attempt.
     pub reconnect_delay: Duration,
-    /// From a loss to when it is given up for good; `None`: never.
+    /// From a loss to when it is given up for good; zero: at the loss, or the first attempt that fails; `None`: never.
     pub ctrl_loss_tmo: Option<Duration>,
-    /// From a loss to when waiting commands are to fail; `None`: only with `ctrl_loss_tmo`.
+    /// From a loss to when waiting commands are to fail; zero: at once; `None`: only with `ctrl_loss_tmo`.
     pub fast_io_fail_tmo: Option<Duration>,
     /// How long an admin command may take, and the making of a connection.
     pub admin_timeout: Duration,

@@ -128,7 +128,7 @@ pub enum Reason {
         queue: u16,
     },
     /// Given up.
-    #[error("given up after {after:?} (ctrl_loss_tmo); the last attempt: {last}")]
+    #[error("given up {} (ctrl_loss_tmo); the last attempt: {last}", after_time(*.after))]
     GivenUp {
         /// How long was tried.
         after: Duration,
@@ -168,6 +168,10 @@ fn refused(failure: Failure) -> String {
             .into(),
         other => format!("the controller refused authentication: {other}"),
     }
+}
+
+fn after_time(after: Duration) -> String {
+    if after.is_zero() { "at once".to_owned() } else { format!("after {after:?}") }
 }
 
 fn connect_refused(status: Status, result: u64) -> String {

@@ -156,6 +156,38 @@ fn commands_fail_when_fast_io_fail_tmo_is_over_and_the_path_comes_back() {
     checker.round();
 }
 
+/// No time at all, as Linux has it: nothing waits, and by `ctrl_loss_tmo` nothing is tried either.
+#[test]
+fn commands_fail_at_the_loss_where_no_time_is_given() {
+    for (loss, fast, wanted) in [
+        (Some(Duration::from_secs(600)), Some(Duration::ZERO), Access::Failing),
+        (Some(Duration::ZERO), None, Access::Gone),
+    ] {
+        let volume = shared_volume();
+        let target = Target::serve(volume.clone(), 1, 0);
+        let mut options = options();
+        options.association.fast_io_fail_tmo = fast;
+        options.association.ctrl_loss_tmo = loss;
+        let namespace = open(&[target.address], &options);
+        let mut checker = Checker::new(namespace.clone());
+        checker.round();
+        let port = target.address.port();
+        drop(target);
+        await_path(&namespace, 0, |access| access == wanted);
+        let begin = Instant::now();
+        let done = checker.core.command(read(0, 4096), vec![0; 4096]);
+        assert!(!done.status.is_success() && done.at - begin < Duration::from_secs(1));
+        let _target = Target::serve(volume, 1, port);
+        if wanted == Access::Failing {
+            await_path(&namespace, 0, Access::is_usable);
+            checker.round();
+        } else {
+            std::thread::sleep(Duration::from_secs(2));
+            assert_eq!(namespace.paths()[0].access, Access::Gone);
+        }
+    }
+}
+
 /// How long a write takes whose path swallows it, while another path is there.
 fn write_into_a_black_hole(options: &Options) -> Duration {
     let volume = shared_volume();

@@ -361,10 +361,11 @@ fn time(option: &str, text: &str) -> Result<Duration, Error> {
     time.ok_or_else(|| bad(option, text, "a time like 10s or 100ms, or seconds"))
 }
 
-/// The same, or -1 for never.
+/// The same, or 0 for at once, or -1 for never.
 fn limit(option: &str, text: &str) -> Result<Option<Duration>, Error> {
     match text {
         "-1" | "off" => Ok(None),
+        _ if parse_duration(text).is_some_and(|time| time.is_zero()) => Ok(Some(Duration::ZERO)),
         _ => time(option, text).map(Some),
     }
 }

@@ -48,12 +48,19 @@ impl Association {
         let after = if self.is_live() { fast.into_iter().chain(all).min() } else { fast };
         let may_fail = !self.failing && !self.given_up && self.is_wanted();
         let since = self.lost_since.filter(|_| may_fail)?;
-        after.map(|after| since.saturating_add(after))
+        self.due(since, after)
     }
 
     pub(super) fn gone_at(&self) -> Option<Duration> {
         let may_go = !self.is_live() && !self.given_up && self.is_wanted();
         let since = self.lost_since.filter(|_| may_go)?;
-        self.config.ctrl_loss_tmo.map(|after| since.saturating_add(after))
+        self.due(since, self.config.ctrl_loss_tmo)
+    }
+
+    /// No time at all, as Linux has it, is none once it is lost: an attempt that has begun, the first, is waited for.
+    fn due(&self, since: Duration, after: Option<Duration>) -> Option<Duration> {
+        let is_trying = self.is_up() && !self.is_live();
+        let after = after.filter(|after| !(after.is_zero() && is_trying))?;
+        Some(since.saturating_add(after))
     }
 }

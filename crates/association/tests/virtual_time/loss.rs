@@ -3,6 +3,8 @@
 use super::{World, config, millis, seconds};
 use crate::peer::Peer;
 use association::{Access, Config, Event, Reason};
+use nvme::identify::Cns;
+use std::time::Duration;
 
 #[test]
 fn a_loss_fails_fast_if_asked_to_and_is_given_up_in_the_end() {
@@ -92,4 +94,63 @@ fn without_ctrl_loss_tmo_it_tries_for_ever() {
     world.peer.reachable = true;
     world.run(seconds(100_020));
     assert_eq!(world.association.access(), Access::Optimized);
+}
+
+/// As Linux: without a time for it there are no reconnects, and the attempt to connect at first is one all the same.
+#[test]
+fn no_time_for_reconnects_is_the_end_at_the_loss() {
+    let config = Config { ctrl_loss_tmo: Some(Duration::ZERO), ..config() };
+    let mut world = World::new(config.clone(), Peer { queues: None, ..Peer::default() });
+    // It takes its time.
+    world.run(seconds(1));
+    assert_eq!((world.association.access(), world.count("dial")), (Access::Optimized, 1));
+    world.handle(Event::QueueLive);
+    world.run(seconds(100));
+    world.peer.reachable = false;
+    world.handle(Event::Lost(Reason::Transport("closed".into())));
+    assert_eq!(world.association.access(), Access::Gone);
+    let reason = world.association.reason().to_string();
+    assert_eq!(reason, "given up at once (ctrl_loss_tmo); the last attempt: closed");
+    world.run(seconds(1000));
+    assert_eq!(world.count("dial"), 1, "it is the end");
+    // Beside others it is tried again, as any that was given up.
+    world.association.set_company(true);
+    world.peer = Peer::default();
+    world.run(seconds(1020));
+    assert_eq!((world.association.access(), world.count("dial")), (Access::Optimized, 2));
+
+    let mut world = World::new(config, Peer { reachable: false, ..Peer::default() });
+    world.run(seconds(1000));
+    assert_eq!((world.association.access(), world.count("dial")), (Access::Gone, 1));
+    let reason = world.association.reason().to_string();
+    assert!(reason.contains("at once (ctrl_loss_tmo)") && reason.contains("refused"), "{reason}");
+}
+
+#[test]
+fn a_first_attempt_that_is_held_up_is_waited_for_though_there_is_no_time() {
+    for (loss, fast) in [(Some(Duration::ZERO), None), (None, Some(Duration::ZERO))] {
+        let config = Config { ctrl_loss_tmo: loss, fast_io_fail_tmo: fast, ..config() };
+        let peer = Peer { held: Some((Cns::NAMESPACE, 1)), ..Peer::default() };
+        let mut world = World::new(config, peer);
+        world.run(seconds(9));
+        assert_eq!(world.association.access(), Access::Lost, "{loss:?} {fast:?}");
+        world.answer_held();
+        assert_eq!(world.association.access(), Access::Optimized, "{loss:?} {fast:?}");
+    }
+}
+
+#[test]
+fn no_time_for_commands_fails_them_at_the_loss_and_reconnects_all_the_same() {
+    let config = Config { fast_io_fail_tmo: Some(Duration::ZERO), ..config() };
+    let mut world = World::new(config, Peer::default());
+    world.run(seconds(1));
+    world.peer.reachable = false;
+    world.handle(Event::Lost(Reason::Transport("closed".into())));
+    assert_eq!(world.association.access(), Access::Failing);
+    // Also while it is tried.
+    world.run(seconds(11));
+    assert_eq!((world.association.access(), world.count("dial")), (Access::Failing, 2));
+    world.peer.reachable = true;
+    world.run(seconds(21));
+    assert_eq!((world.association.access(), world.count("dial")), (Access::Optimized, 3));
 }

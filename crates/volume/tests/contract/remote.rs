@@ -27,6 +27,8 @@ fn uris_there_and_back() {
         ("tcp://a/NQN?keep_alive_tmo=5&io_timeout=500ms", "tcp://a:4420/NQN?io_timeout=500ms"),
         ("tcp://a/NQN?ctrl_loss_tmo=-1", "tcp://a:4420/NQN?ctrl_loss_tmo=-1"),
         ("tcp://a/NQN?fast_io_fail_tmo=3", "tcp://a:4420/NQN?fast_io_fail_tmo=3s"),
+        ("tcp://a/NQN?ctrl_loss_tmo=0", "tcp://a:4420/NQN?ctrl_loss_tmo=0"),
+        ("tcp://a/NQN?fast_io_fail_tmo=0s", "tcp://a:4420/NQN?fast_io_fail_tmo=0"),
         ("tcp://a/NQN?failover=fast", "tcp://a:4420/NQN?failover=fast"),
         ("tcp://a/NQN?failover=safe", "tcp://a:4420/NQN"),
         ("tcp://a/NQN?policy=numa", "tcp://a:4420/NQN?policy=numa"),
