@@ -91,6 +91,18 @@ pub enum Error {
         /// What it can be.
         expected: &'static str,
     },
+    /// A volume of nothing.
+    #[error("{what} has no block; give a size like 10G")]
+    Empty {
+        /// How it was written: `mem:0`, `size=0`.
+        what: String,
+    },
+    /// One file is two parts of a volume.
+    #[error("{} is in this volume more than once, and a file has one writer; take one away, or have each read only (?ro)", path.display())]
+    Twice {
+        /// The file.
+        path: PathBuf,
+    },
     /// Too many layers.
     #[error("more than {DEPTH_MAX} volumes lie above one another; take layers away")]
     TooDeep,

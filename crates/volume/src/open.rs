@@ -2,7 +2,7 @@
 
 use crate::{DEPTH_MAX, Error, Kind, Uri};
 use namespace::device::block::{self, Beside};
-use namespace::file::{File, FileOptions, Made};
+use namespace::file::{File, FileOptions, Made, OpenError};
 use namespace::layer::delay::Delay;
 use namespace::layer::fault::Fault;
 use namespace::layer::guard::{Guard, GuardOptions};
@@ -17,6 +17,7 @@ use namespace::{Namespace, percent};
 use nvme::limits::Passthrough;
 use std::fs;
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -92,10 +93,13 @@ fn open_all(uri: &Uri, options: &Opening<'_>) -> Result<Arc<dyn Namespace>, Erro
         return Err(Error::TooDeep);
     }
     // The guard on top refuses writes where one of the backend's own would below layers.
-    let (child, refuses_writes) = match &uri.kind {
-        Kind::Device(_) | Kind::Remote(_) => (passing(uri, options, false)?, uri.options.read_only),
-        _ => (build(uri, options, false)?, false),
+    let opened = match &uri.kind {
+        Kind::Device(_) | Kind::Remote(_) => {
+            passing(uri, options, false).map(|child| (child, uri.options.read_only))
+        }
+        _ => build(uri, options, false).map(|child| (child, false)),
     };
+    let (child, refuses_writes) = opened.map_err(|error| in_own_way(uri, error))?;
     let guard = GuardOptions {
         cores: options.cores,
         shared: options.shared,
@@ -105,6 +109,26 @@ fn open_all(uri: &Uri, options: &Opening<'_>) -> Result<Arc<dyn Namespace>, Erro
         in_uri: false,
     };
     Ok(Guard::new(child, guard))
+}
+
+/// Where it is the volume itself that has a file already.
+fn in_own_way(uri: &Uri, error: Error) -> Error {
+    fn count(uri: &Uri, file: (u64, u64)) -> usize {
+        let own = matches!(&uri.kind, Kind::File { path, .. } if id(path) == Some(file));
+        usize::from(own) + uri.children().iter().map(|child| count(child, file)).sum::<usize>()
+    }
+    // By whatever name.
+    fn id(path: &Path) -> Option<(u64, u64)> {
+        fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    }
+    match error {
+        Error::File(OpenError::Busy { path, .. })
+            if id(&path).is_some_and(|file| count(uri, file) > 1) =>
+        {
+            Error::Twice { path }
+        }
+        error => error,
+    }
 }
 
 /// `is_path`: multipath above sees to what a path has failed.

@@ -114,7 +114,7 @@ impl<'a> Parser<'a> {
             "file" => self.file(body),
             "nvme" => self.device(body),
             "mem" | "null" => {
-                let bytes = size(scheme, body)?;
+                let bytes = volume_size(&format!("{scheme}:"), body)?;
                 let kind = if scheme == "mem" { Kind::Memory(bytes) } else { Kind::Null(bytes) };
                 let options = self.options(scheme, &["bs", "uuid"], |_, _| Ok(false))?;
                 Ok(Uri { kind, options })
@@ -161,7 +161,7 @@ impl<'a> Parser<'a> {
             match (name, value) {
                 ("create", None) => create = true,
                 ("buffered", None) => buffered = true,
-                ("size", Some(value)) => bytes = Some(size("size", value)?),
+                ("size", Some(value)) => bytes = Some(volume_size("size=", value)?),
                 _ => return Ok(false),
             }
             Ok(true)
@@ -311,6 +311,14 @@ pub(crate) fn bad(option: &str, value: &str, expected: &'static str) -> Error {
 
 fn size(option: &str, text: &str) -> Result<u64, Error> {
     parse_bytes(text).filter(|&bytes| bytes > 0).ok_or_else(|| bad(option, text, "a size like 10G"))
+}
+
+/// The size of a volume; `what` is how it is said, up to the size.
+fn volume_size(what: &str, text: &str) -> Result<u64, Error> {
+    match parse_bytes(text) {
+        Some(0) => Err(Error::Empty { what: format!("{what}{text}") }),
+        _ => size(what.trim_end_matches([':', '=']), text),
+    }
 }
 
 /// The `name=value` pairs of a layer's arguments.

@@ -121,6 +121,31 @@ fn a_file_has_one_writer_unless_both_share() {
 }
 
 #[test]
+fn a_file_that_is_in_a_volume_twice_is_told_as_that() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("a"), vec![0; 1 << 20]).unwrap();
+    std::fs::write(path("b"), vec![0; 1 << 20]).unwrap();
+    std::os::unix::fs::symlink("a", path("link")).unwrap();
+    let (a, b, link) = (path("a"), path("b"), path("link"));
+    for twice in [
+        format!("linear:({a},{a})"),
+        format!("linear:({b},delay:1ms(linear:({a},{link})))"),
+        format!("linear:({a}?ro,{a})"),
+    ] {
+        let message = refused(&twice, OpenOptions::default());
+        assert!(message.contains(" is in this volume more than once"), "{twice}: {message}");
+    }
+    for fine in [format!("linear:({a}?ro,{link}?ro)"), format!("linear:({a},{b})")] {
+        assert!(volume::open(&fine, &OpenOptions::default()).is_ok(), "{fine}");
+    }
+    // Somebody else has it.
+    let _other = volume::open(&a, &OpenOptions::default()).unwrap();
+    let message = refused(&format!("linear:({b},{a})"), OpenOptions::default());
+    assert!(message.contains("already served"), "{message}");
+}
+
+#[test]
 fn an_existing_file_keeps_its_size_when_it_is_created_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("a.img");
@@ -160,7 +185,9 @@ fn what_is_no_uri_is_refused_where_it_goes_wrong() {
         ("mem:1G?size=1", "does not take"),
         ("mem:1G?ro", "does not take"),
         ("mem:", "a size like 10G"),
-        ("mem:0", "a size like 10G"),
+        ("mem:0", "mem:0 has no block; give a size like 10G"),
+        ("null:0K", "null:0K has no block; give a size like 10G"),
+        ("/a?create&size=0", "size=0 has no block; give a size like 10G"),
         ("mem:1G?bs=1024", "512 or 4096"),
         ("mem:1G)", "nothing may follow"),
         ("file:?ro", "a path is missing"),
