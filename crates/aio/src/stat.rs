@@ -278,7 +278,15 @@ pub struct Open {
 impl Report {
     /// Reads the file of the process; `NotFound` when it has made no context through this library.
     pub fn of(pid: u32) -> io::Result<Report> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let status =
+            fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        io::Error::new(error.kind(), format!("there is no process {pid}"))
+                    }
+                    _ => error,
+                }
+            })?;
         let own = own_number(&status).unwrap_or(pid);
         for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
             let path = entry?.path();

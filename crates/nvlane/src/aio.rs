@@ -57,10 +57,12 @@ fn run(args: &AioRunArgs) -> Result<()> {
     match &args.stat {
         None => Err(command.exec()).with_context(refused),
         Some(file) => {
+            let probe = Probe::of(file)?;
             // A name that nobody can have taken before, and nobody else's to look into.
             let folder = tempfile::Builder::new().prefix("nvlane-aio-").tempdir()?;
             command.env(OsStr::from_bytes(stat::VARIABLE.to_bytes()), folder.path());
             let mut child = command.spawn().with_context(refused)?;
+            probe.keep();
             pass_signals_to(child.id())?;
             let status = child.wait()?;
             let told = Report::kept_in(folder.path()).map_err(anyhow::Error::from);
@@ -71,6 +73,41 @@ fn run(args: &AioRunArgs) -> Result<()> {
             // As a shell has it.
             let ended = status.signal().map(|signal| 128 + signal);
             std::process::exit(status.code().or(ended).unwrap_or(1));
+        }
+    }
+}
+
+/// The file that is written in the end, looked at before the program runs: what it did would be lost otherwise.
+struct Probe<'a> {
+    /// It was not there, and goes again if the program does not run.
+    made: Option<&'a Path>,
+}
+
+impl Probe<'_> {
+    fn of(file: &Path) -> Result<Probe<'_>> {
+        // A pipe is waited for when there is something for it.
+        let is_there = match file.metadata() {
+            Ok(found) if !found.is_file() && !found.is_dir() => return Ok(Probe { made: None }),
+            found => found.is_ok(),
+        };
+        if file == Path::new("-") {
+            return Ok(Probe { made: None });
+        }
+        let mut open = fs::OpenOptions::new();
+        open.write(true).create(true).truncate(false);
+        open.open(file).with_context(|| format!("--stat {}", file.display()))?;
+        Ok(Probe { made: (!is_there).then_some(file) })
+    }
+
+    fn keep(mut self) {
+        self.made = None;
+    }
+}
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.made {
+            let _ = fs::remove_file(file);
         }
     }
 }
@@ -245,6 +282,38 @@ mod tests {
         let text = as_text(&report());
         assert!(text.contains("native (eventfd)"), "{text}");
         assert!(text.lines().last().unwrap().contains("14"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_told_before_the_program_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let library = path("libaio.so.1");
+        fs::write(&library, OURS).unwrap();
+        let args = |stat: PathBuf, program: PathBuf| AioRunArgs {
+            mode: AioMode::Auto,
+            library: Some(library.clone()),
+            stat: Some(stat),
+            program: vec![program.into(), path("ran").into()],
+        };
+        let touch = || PathBuf::from("/usr/bin/touch");
+        for stat in [path("nowhere/stat"), folder.path().to_owned()] {
+            let error = format!("{:#}", run(&args(stat.clone(), touch())).unwrap_err());
+            assert!(error.starts_with(&format!("--stat {}: ", stat.display())), "{error}");
+        }
+        assert!(!path("ran").exists());
+        // A program that cannot be run leaves no empty file, and one that was there as it was.
+        assert!(run(&args(path("stat"), path("nothing"))).is_err() && !path("stat").exists());
+        fs::write(path("stat"), "before").unwrap();
+        assert!(run(&args(path("stat"), path("nothing"))).is_err());
+        assert_eq!(fs::read(path("stat")).unwrap(), b"before");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_named() {
+        // Above all that there can be.
+        let args = AioStatArgs { pid: 1 << 30, output_format: ListFormat::Normal };
+        assert_eq!(show(&args).unwrap_err().to_string(), "there is no process 1073741824");
     }
 
     #[test]
