@@ -243,9 +243,13 @@ fn carry_out(
         end.stop();
     };
     Engine::start(&reactor, setup, Box::new(ended)).context("a volume's queue")?;
-    opened.keep();
     reactor.run();
-    outcome.take().context("the copy has not ended")
+    let outcome = outcome.take().context("the copy has not ended")?;
+    // What has nothing in it that is known to be there, because it could not be written, is of no use to anybody.
+    if !matches!(outcome, Outcome::Failed(_, 0)) {
+        opened.keep();
+    }
+    Ok(outcome)
 }
 
 fn print(text: &str) -> Result<()> {

@@ -4,6 +4,7 @@ use crate::copy::{copy, done, file, line, pattern};
 use crate::daemon::{eventually, nvlane, wait};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 const M: u64 = 1 << 20;
@@ -29,6 +30,28 @@ fn programs_are_told_of_the_end_of_a_copy_that_failed() {
     assert_eq!((&json["verified"], &json["schema_version"]), (&false.into(), &1.into()));
     // What is refused has not begun.
     assert!(copy(&[&a, &b, "--request-size", "1", "-o", "json"]).stdout.is_empty());
+}
+
+/// As on a disk that is full: a file of nothing but holes looks like a copy, and is none.
+#[test]
+fn a_copy_that_fails_before_anything_is_there_leaves_no_file_that_it_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = file(dir.path(), "a", &pattern(4 << 20, 3));
+    let (made, there) = (dir.path().join("made"), file(dir.path(), "there", &vec![0; 4 << 20]));
+    let new = format!("{}?create&size=4M", made.display());
+    let flags = ["--request-size", "512K", "-R", "1", "--no-extents"];
+    let fails = |from: &str, to: &str| {
+        line(&copy(&[&[from, to], &flags[..]].concat()));
+    };
+    fails(&a, &format!("fault:op=write,op=copy({new})"));
+    assert!(!made.exists());
+    fails(&a, &format!("fault:op=write,op=copy({there})"));
+    assert!(Path::new(&there).exists(), "it was there before");
+    fails(&format!("fault:op=read({a})"), &new);
+    assert!(!made.exists());
+    // Half of it is something to go on with.
+    fails(&format!("fault:lba=4096,op=read({a})"), &new);
+    assert!(fs::read(&made).unwrap()[..2 << 20] == fs::read(&a).unwrap()[..2 << 20]);
 }
 
 /// Though what is written to standard output cannot be.
