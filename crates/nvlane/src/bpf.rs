@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// `nvlane bpf`.
 pub fn command(command: &BpfCommand) -> Result<()> {
@@ -32,12 +33,13 @@ pub fn command(command: &BpfCommand) -> Result<()> {
 
 fn stat(args: &BpfStatArgs) -> Result<()> {
     if let Some(device) = &args.device {
-        return stat_device(device, args.output_format);
+        return stat_device(device, args.timeout, args.output_format);
     }
     let socket = args.socket.clone().unwrap_or_else(path::socket);
     let wanted = VolumePathsOf { nqn: args.nqn.clone(), nsid: args.nsid };
     let wanted = serde_json::to_value(&wanted).expect("plain data");
-    let volumes = Client::connect(&socket)?.call("volume_maps", wanted)?;
+    let patience = Duration::from_millis(args.timeout);
+    let volumes = Client::connect(&socket)?.patient_for(patience).call("volume_maps", wanted)?;
     let text = match args.output_format {
         ListFormat::Json => format!("{volumes:#}\n"),
         ListFormat::Normal => {
@@ -62,11 +64,11 @@ fn stat(args: &BpfStatArgs) -> Result<()> {
     Ok(())
 }
 
-fn stat_device(device: &str, format: ListFormat) -> Result<()> {
+fn stat_device(device: &str, timeout_ms: u64, format: ListFormat) -> Result<()> {
     let Some(id) = ublk::device_number(device) else {
         bail!("{device} is no device of ublk: write /dev/ublkbN")
     };
-    let told = device_client(id)?.call("volume_maps", Value::Null)?;
+    let told = device_client(id, timeout_ms)?.call("volume_maps", Value::Null)?;
     let text = match format {
         ListFormat::Json => format!("{told:#}\n"),
         ListFormat::Normal => {
@@ -82,9 +84,9 @@ fn stat_device(device: &str, format: ListFormat) -> Result<()> {
 }
 
 /// A connection to the server of a block device.
-fn device_client(id: u32) -> Result<Client> {
+fn device_client(id: u32, timeout_ms: u64) -> Result<Client> {
     match Client::connect(&ublk::socket_of(id)) {
-        Ok(client) => Ok(client),
+        Ok(client) => Ok(client.patient_for(Duration::from_millis(timeout_ms))),
         Err(ClientError::Connect { .. }) => bail!("/dev/ublkb{id} has no server that can be asked"),
         Err(error) => Err(error.into()),
     }

@@ -172,6 +172,9 @@ only their owner may read, and the configuration names those.")]
         /// those of the state, if `nvlane ctl` has changed anything.
         #[arg(long, value_name = "PATH")]
         socket: Option<PathBuf>,
+        /// How long its answer may take, in milliseconds; 0: for ever.
+        #[arg(long, value_name = "MS", default_value_t = 30_000, requires = "socket")]
+        timeout: u64,
     },
     /// Show a configuration file with everything filled in that it leaves out.
     #[command(after_help = "Example:

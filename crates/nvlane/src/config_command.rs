@@ -15,6 +15,7 @@ use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Imports, checks or shows a configuration.
 pub fn run(command: &ConfigCommand) -> Result<()> {
@@ -22,8 +23,10 @@ pub fn run(command: &ConfigCommand) -> Result<()> {
         ConfigCommand::Import { file, output, keys_dir, json } => {
             import(file, output.as_deref(), keys_dir.as_deref(), *json)
         }
-        ConfigCommand::Check { file, data_dir, socket } => {
-            check(file, data_dir.as_deref(), socket.as_deref())
+        ConfigCommand::Check { file, data_dir, socket, timeout } => {
+            let patience = Duration::from_millis(*timeout);
+            let daemon = socket.as_deref().map(|socket| (socket, patience));
+            check(file, data_dir.as_deref(), daemon)
         }
         ConfigCommand::Show { file, json } => {
             let (mut config, _) = file::read(file)?;
@@ -35,12 +38,12 @@ pub fn run(command: &ConfigCommand) -> Result<()> {
 }
 
 /// Says whether a file can be served, and what that would make of the state that there is.
-fn check(path: &Path, data_dir: Option<&Path>, socket: Option<&Path>) -> Result<()> {
+fn check(path: &Path, data_dir: Option<&Path>, daemon: Option<(&Path, Duration)>) -> Result<()> {
     let (mut config, content) = file::read(path)?;
     let start = origin::start_of_file(&config, &content);
     config.complete();
     config.check_keys().with_context(|| path.display().to_string())?;
-    let daemon = socket.map(served_at).transpose()?;
+    let daemon = daemon.map(|(socket, patience)| served_at(socket, patience)).transpose()?;
     let volumes: usize = config.subsystems.iter().map(|s| s.namespaces.len()).sum();
     let subsystems = config.subsystems.len();
     let path_text = path.display();
@@ -99,8 +102,8 @@ fn check(path: &Path, data_dir: Option<&Path>, socket: Option<&Path>) -> Result<
 }
 
 /// What the daemon serves whose control socket is there.
-fn served_at(socket: &Path) -> Result<Config> {
-    let config = Client::connect(socket)?.call("config_get", json!({}))?;
+fn served_at(socket: &Path, patience: Duration) -> Result<Config> {
+    let config = Client::connect(socket)?.patient_for(patience).call("config_get", json!({}))?;
     serde_json::from_value(config).context("the daemon is of another version")
 }
 

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Gives the daemon a copy to do.
 pub fn add(args: &CopyArgs, spec: Spec) -> Result<()> {
     let (socket, format) = (args.socket.clone(), args.output_format);
-    let mut client = Client::connect(&socket.clone().unwrap_or_else(path::socket))?;
+    let mut client = client(args)?;
     let wanted = wanted(spec, args.overlap_ok)?;
     let job = read::<Job>(client.call("job_add", value(&wanted))?)?;
     match format {
@@ -45,9 +45,14 @@ pub fn add(args: &CopyArgs, spec: Spec) -> Result<()> {
 
 /// What the daemon would do.
 pub fn plan(args: &CopyArgs, spec: Spec) -> Result<Told> {
-    let mut client = Client::connect(&args.socket.clone().unwrap_or_else(path::socket))?;
+    let mut client = client(args)?;
     let wanted = wanted(spec, args.overlap_ok)?;
     read(client.call("job_plan", value(&wanted))?)
+}
+
+fn client(args: &CopyArgs) -> Result<Client> {
+    let socket = args.socket.clone().unwrap_or_else(path::socket);
+    Ok(Client::connect(&socket)?.patient_for(Duration::from_millis(args.timeout)))
 }
 
 /// What the daemon is asked for.

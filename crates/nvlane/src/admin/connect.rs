@@ -17,6 +17,9 @@ pub use host::DISCOVERY_PORT;
 /// What a remote volume's URI begins with.
 const SCHEME: &str = "tcp://";
 
+/// Longer than anybody waits, and within what clocks and sockets can count.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// A subsystem, where it is, and as whom to ask.
 #[derive(Clone, Debug)]
 pub struct Remote {
@@ -237,7 +240,10 @@ fn options_of_discovery(options: &Options) -> Options {
 
 fn options(args: &RemoteArgs) -> Options {
     Options {
-        command_timeout: Duration::from_millis(args.timeout),
+        command_timeout: match args.timeout {
+            0 => FOR_EVER,
+            milliseconds => Duration::from_millis(milliseconds),
+        },
         header_digest: args.hdr_digest,
         data_digest: args.data_digest,
         local: Local { address: args.host_traddr, interface: args.host_iface.clone() },

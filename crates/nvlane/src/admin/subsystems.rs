@@ -7,7 +7,7 @@ use crate::cli::{ListFormat, ListSubsysArgs, RemoteArgs};
 use crate::control::client::Client as Control;
 use crate::control::method::VolumePaths;
 use crate::control::path;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use host::Local;
 use host::client::{Client, ClientError};
 use nvme::fabrics::DISCOVERY_NQN;
@@ -20,10 +20,13 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// The state of a path whose controller answers.
+const LIVE: &str = "live";
+
 /// A subsystem as this host sees it.
 struct Subsystem {
     nqn: String,
-    /// Empty where nobody has chosen one.
+    /// Empty where nobody has chosen one, or no path is there to use it on.
     policy: String,
     /// The host that asks, or uses it; empty where that is not known.
     host_nqn: String,
@@ -78,11 +81,23 @@ impl Subsystem {
     fn identity(&self) -> Identity {
         self.paths.iter().find_map(|path| path.identity.clone()).unwrap_or_default()
     }
+
+    fn answers(&self) -> bool {
+        self.paths.iter().any(|path| path.state == LIVE)
+    }
+
+    /// Why no path does.
+    fn silence(&self) -> String {
+        let reasons: Vec<&str> = self.paths.iter().map(|path| path.reason.as_str()).collect();
+        format!("{} answers on no path: {}", self.nqn, reasons.join("; "))
+    }
 }
 
 /// `nvlane list-subsys`.
 pub fn list_subsys(args: &ListSubsysArgs) -> Result<()> {
     let mut subsystems = Vec::new();
+    // Of what a discovery controller names some may be out of reach from here; what was named by the user is not to be.
+    let is_any_enough = args.remote.traddr.is_some() && args.nqn.is_none();
     if args.remote.traddr.is_some() {
         discovered(&args.remote, args.nqn.as_deref(), &mut subsystems)?;
     } else if args.volumes.is_empty() {
@@ -97,9 +112,11 @@ pub fn list_subsys(args: &ListSubsysArgs) -> Result<()> {
     for volume in &args.volumes {
         let remote = Remote::parse(volume, &args.remote)?;
         let paths = remote.paths().map(|(address, local)| look_by(&remote, address, local));
+        let paths: Vec<PathTo> = paths.collect();
+        let is_used = paths.iter().any(|path| path.state == LIVE);
         subsystems.push(Subsystem {
-            paths: paths.collect(),
-            policy: remote.policy.clone().unwrap_or_default(),
+            paths,
+            policy: remote.policy.clone().filter(|_| is_used).unwrap_or_default(),
             host_nqn: remote.host.nqn.clone(),
             nqn: remote.nqn,
         });
@@ -113,6 +130,12 @@ pub fn list_subsys(args: &ListSubsysArgs) -> Result<()> {
         }
     };
     io::stdout().write_all(&out)?;
+    // What a daemon has opened was not asked, and stands as it says.
+    let is_asked = args.remote.traddr.is_some() || !args.volumes.is_empty();
+    let silent: Vec<String> =
+        subsystems.iter().filter(|it| !it.answers()).map(Subsystem::silence).collect();
+    let is_enough = silent.is_empty() || is_any_enough && silent.len() < subsystems.len();
+    ensure!(!is_asked || is_enough, "{}", silent.join("; "));
     Ok(())
 }
 
@@ -180,7 +203,7 @@ fn opened(volumes: Vec<VolumePaths>, subsystems: &mut Vec<Subsystem>) {
                 controller: controller.and_then(|id| id.parse().ok()),
                 transport: transport.to_owned(),
                 address,
-                state: if path.is_live() { "live".to_owned() } else { path.access.clone() },
+                state: if path.is_live() { LIVE.to_owned() } else { path.access.clone() },
                 ana: if path.is_live() { path.access } else { String::new() },
                 reason: path.reason,
             }
@@ -230,7 +253,7 @@ fn look_by(remote: &Remote, address: SocketAddr, by: &Local) -> PathTo {
         ana_states(&mut client, &controller, remote.nsid)
     };
     (path.state, path.ana, path.reason) = match ask() {
-        Ok(ana) => ("live".to_owned(), ana, String::new()),
+        Ok(ana) => (LIVE.to_owned(), ana, String::new()),
         Err(error) => ("unreachable".to_owned(), String::new(), error.to_string()),
     };
     path

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// Asks whoever serves the volume or device.
 pub fn command(args: &BpfReplaceArgs) -> Result<()> {
@@ -26,11 +27,13 @@ pub fn command(args: &BpfReplaceArgs) -> Result<()> {
     let answer = match ublk::device_number(&args.volume) {
         Some(id) => {
             let wanted = DeviceProgram { object, replaces };
-            super::device_client(id)?
+            super::device_client(id, args.timeout)?
                 .call("volume_program", serde_json::to_value(&wanted).expect("plain data"))?
         }
         None => {
-            let mut client = Client::connect(&args.socket.clone().unwrap_or_else(path::socket))?;
+            let patience = Duration::from_millis(args.timeout);
+            let socket = args.socket.clone().unwrap_or_else(path::socket);
+            let mut client = Client::connect(&socket)?.patient_for(patience);
             let (nqn, nsid) = find(&mut client, &args.volume)?;
             let wanted = VolumeProgram { nqn, nsid, object, replaces };
             client.call("volume_program", serde_json::to_value(&wanted).expect("plain data"))?

@@ -64,8 +64,8 @@ pub struct RemoteArgs {
     /// Ask for data digests.
     #[arg(short = 'G', long)]
     pub data_digest: bool,
-    /// Milliseconds that a command may take, or an answer of the daemon.
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 10_000)]
+    /// Milliseconds that a command may take, or an answer of the daemon; 0: for ever.
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
     pub timeout: u64,
 }
 

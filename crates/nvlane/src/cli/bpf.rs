@@ -54,6 +54,9 @@ pub struct BpfReplaceArgs {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// How long an answer of the daemon, or of the device's server, may take, in milliseconds; 0: for ever.
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    pub timeout: u64,
     /// How to print.
     #[arg(short, long, value_enum, default_value_t = ListFormat::Normal)]
     pub output_format: ListFormat,
@@ -85,6 +88,9 @@ pub struct BpfStatArgs {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// How long an answer of the daemon, or of the device's server, may take, in milliseconds; 0: for ever.
+    #[arg(long, value_name = "MS", default_value_t = 30_000)]
+    pub timeout: u64,
     /// Only volumes of this subsystem.
     #[arg(long, value_name = "NQN")]
     pub nqn: Option<String>,

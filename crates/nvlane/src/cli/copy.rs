@@ -55,6 +55,9 @@ pub struct CopyArgs {
     /// The daemon's control socket, with --detach; or of the daemon that may serve a volume which is in use.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// With --detach: how long an answer of the daemon may take, in milliseconds; 0: for ever.
+    #[arg(long, value_name = "MS", default_value_t = 30_000, requires = "detach")]
+    pub timeout: u64,
     /// How to write the outcome.
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: ListFormat,

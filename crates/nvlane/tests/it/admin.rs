@@ -287,6 +287,24 @@ fn list_subsys_shows_paths_and_their_states() {
     assert_eq!((&dead["State"], &dead["ANAState"]), (&json!("unreachable"), &json!("")));
     assert!(dead["Reason"].as_str().unwrap().contains("127.0.0.1:1"), "{dead}");
 
+    // Of another one, nobody is behind any: what is known is told all the same, and it is no success.
+    let silent = format!("tcp://127.0.0.1:1,127.0.0.1:2/{NQN}?ns=1&policy=numa");
+    for (asked, count) in
+        [(&[&*silent][..], 1), (&[&silent, &volume], 2), (&["-a", "127.0.0.1", "-s", "1"], 0)]
+    {
+        let output = nvlane().arg("list-subsys").args(asked).args(["-o", "json"]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        if count == 0 {
+            continue;
+        }
+        let wanted = format!("nvlane: {NQN} answers on no path: ");
+        assert!(said.starts_with(&wanted) && said.matches("refused").count() == 2, "{said}");
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let subsystems = told["Subsystems"].as_array().unwrap();
+        assert_eq!((subsystems.len(), &subsystems[0]["IOPolicy"]), (count, &json!("")), "{told}");
+    }
+
     // The daemon has opened nothing remote.
     let socket = daemon.socket.to_str().unwrap();
     assert_eq!(json(&["list-subsys", "--socket", socket])["Subsystems"], json!([]));

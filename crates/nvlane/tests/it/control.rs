@@ -462,6 +462,8 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     let pid = rustix::process::Pid::from_raw(daemon.pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let metrics = dir.path().join("metrics").to_str().unwrap().to_owned();
+    let here = dir.path().join("nvlane.toml").to_str().unwrap().to_owned();
+    fs::write(&here, format!("[[subsystems]]\nnqn = \"{NQN}\"\n")).unwrap();
     for asked in [
         &["ctl", "volume", "list"][..],
         &["ctl", "metrics", "--file", &metrics],
@@ -469,6 +471,11 @@ fn a_daemon_that_does_not_answer_is_given_up() {
         &["paths"],
         &["list"],
         &["list-subsys"],
+        &["bpf", "stat"],
+        &["bpf", "replace", "1", &here],
+        &["config", "check", &here],
+        &["copy", "--detach", "mem:1M", "mem:1M"],
+        &["copy", "--detach", "--dry-run", "mem:1M", "mem:1M"],
     ] {
         let mut command = nvlane();
         command.args(asked).arg("--socket").arg(&daemon.socket).args(["--timeout", "200"]);
@@ -480,6 +487,13 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     }
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     assert!(ctl(&daemon, &["volume", "list", "--timeout", "0"]).contains("mem:"));
+    // Of the daemon, and of a controller.
+    let remote = format!("tcp://{}/{NQN}", daemon.listeners[0]);
+    let socket = daemon.socket.to_str().unwrap();
+    for asked in [&["list", "--socket", socket][..], &["list", &remote], &["id-ctrl", &remote]] {
+        let output = nvlane().args(asked).args(["--timeout", "0"]).output().unwrap();
+        assert!(output.status.success() && !output.stdout.is_empty(), "{asked:?}: {output:?}");
+    }
 }
 
 /// As nvme-cli takes it.
