@@ -67,8 +67,11 @@ fn field(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap().trim_end_matches('\0').to_owned()
 }
 
-/// What a controller that accepts then fetches from the first record's address: the NQNs there.
-fn accept(mut socket: TcpStream) -> (Vec<(u8, u8, String, String)>, u16, Vec<String>) {
+/// TRTYPE, ADRFAM, TRADDR and TRSVCID.
+type Record = (u8, u8, String, String);
+
+/// Records, NUMDIE, and what a controller that accepts then fetches from the first record's address: the NQNs there.
+fn accept(mut socket: TcpStream) -> (Vec<Record>, u16, Vec<String>) {
     initialize(&mut socket);
     let (records, entries) = request(&mut socket);
     respond(&mut socket, 0, 0, CDC_NQN);
@@ -136,7 +139,8 @@ fn a_cdc_fetches_what_is_served() {
 
 #[test]
 fn a_cdc_that_does_not_is_told_by_name() {
-    let scripts: [(fn(TcpStream), &str); 5] = [
+    type Script = fn(TcpStream);
+    let scripts: [(Script, &str); 5] = [
         (
             |mut socket| {
                 initialize(&mut socket);
