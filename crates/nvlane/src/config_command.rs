@@ -52,6 +52,17 @@ fn check(path: &Path, data_dir: Option<&Path>, daemon: Option<(&Path, Duration)>
     for weak in config.weak_authentication() {
         let _ = writeln!(text, "note: {weak}");
     }
+    for subsystem in &config.subsystems {
+        for path in subsystem.namespaces.iter().flat_map(|it| origin::relative_paths(&it.volume)) {
+            let there = origin::absolute(&path)?;
+            let _ = writeln!(
+                text,
+                "note: {}: {} means the folder that `nvlane serve` is started in; from here it is {there}",
+                subsystem.nqn,
+                path.display()
+            );
+        }
+    }
     // Where a state is, `serve` is told by its own --data-dir.
     let usual = control::path::data_dir();
     let machine = Machine::known(data_dir.unwrap_or(&usual));

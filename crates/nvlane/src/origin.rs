@@ -246,6 +246,24 @@ pub fn files(volume: &str) -> Vec<PathBuf> {
     all
 }
 
+/// Paths in a volume's URI that lead elsewhere from another directory; none of what is no URI.
+pub fn relative_paths(volume: &str) -> Vec<PathBuf> {
+    fn collect(uri: &Uri, all: &mut Vec<PathBuf>) {
+        if let Kind::File { path, .. } | Kind::Device(Device { path, .. }) | Kind::Program(path, _) =
+            &uri.kind
+            && path.is_relative()
+        {
+            all.push(path.clone());
+        }
+        uri.children().iter().for_each(|child| collect(child, all));
+    }
+    let mut all = Vec::new();
+    if let Ok(uri) = volume.parse() {
+        collect(&uri, &mut all);
+    }
+    all
+}
+
 fn each_file(uri: &mut Uri, each: &mut dyn FnMut(&mut PathBuf)) {
     if let Kind::File { path, .. } | Kind::Device(Device { path, .. }) = &mut uri.kind {
         each(path);

@@ -31,7 +31,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let ready_fd = args.ready_fd.map(|fd| passed::writer("--ready-fd", fd)).transpose()?;
     log::to_stderr(&args.log)?;
     raise_descriptor_limit();
-    let mut data_dir = DataDir::make(args.data_dir.clone().unwrap_or_else(path::data_dir))?;
+    let mut data_dir = DataDir::of(args, |place| Machine::known(place).is_some())?;
     let machine =
         Machine::find(data_dir.path()).context("cannot find out which machine this is")?;
     let origin = Origin::find(args, data_dir.path(), &machine)?;

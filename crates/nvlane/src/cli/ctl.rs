@@ -1,7 +1,7 @@
 //! `nvlane ctl`.
 
 use super::content::interval;
-use crate::config::{AnaState, parse_host, parse_listen, parse_nqn};
+use crate::config::{AnaState, parse_host, parse_listen, parse_one_host};
 use crate::size;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -275,7 +275,7 @@ The server reads the files then and there, and keeps their names. After a file h
 a key protects the name of one alone: `nvlane ctl host disallow '*'` keeps the others out.")]
     SetKey {
         /// The host's NQN.
-        #[arg(value_parser = parse_nqn)]
+        #[arg(value_parser = parse_one_host)]
         host: String,
         /// The file that the host's key is in.
         #[arg(long, value_name = "FILE")]

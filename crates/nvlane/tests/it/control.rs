@@ -496,6 +496,38 @@ fn a_daemon_that_does_not_answer_is_given_up() {
     }
 }
 
+/// Whatever a file or an import lets in can be named here as well.
+#[test]
+fn a_host_whose_name_is_of_no_form_can_be_let_in_and_kept_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("k");
+    assert!(nvlane().args(["key", "new"]).arg(&key).output().unwrap().status.success());
+    let key = key.to_str().unwrap();
+    let daemon = start(dir.path());
+    for host in ["testhost", "other"] {
+        ctl(&daemon, &["host", "allow", host]);
+    }
+    ctl(&daemon, &["host", "set-key", "other", "--dhchap-key", key]);
+    let subsystem = daemon.call("config_get", json!({}))["subsystems"][0].clone();
+    assert_eq!(subsystem["allowed_hosts"], json!(["testhost", "other"]));
+    for host in ["testhost", "other"] {
+        ctl(&daemon, &["host", "disallow", host]);
+    }
+    let subsystem = daemon.call("config_get", json!({}))["subsystems"][0].clone();
+    assert_eq!(subsystem.get("allowed_hosts").unwrap_or(&json!([])), &json!([]));
+    // What can be nobody's name is refused, and `*` has no key.
+    let long = "n".repeat(224);
+    for refused in [
+        &["host", "allow", "a b"][..],
+        &["host", "allow", &long],
+        &["host", "allow", ""],
+        &["host", "set-key", "*", "--dhchap-key", key],
+    ] {
+        let output = nvlane().arg("ctl").args(refused).arg("--socket").arg(&daemon.socket).output();
+        assert!(!output.unwrap().status.success(), "{refused:?}");
+    }
+}
+
 /// As nvme-cli takes it.
 #[test]
 fn an_id_may_be_given_in_hexadecimal() {

@@ -225,8 +225,8 @@ fn mistakes_of_newcomers_cost_one_line_and_leave_nothing_behind() {
     left.sort();
     assert_eq!(left, ["link.img", "own.img"]);
 
-    let said = fails(nvlane().args(["ctl", "host", "allow", "bogus"]));
-    assert!(said.contains("bogus") && said.contains("nqn."), "{said}");
+    let said = fails(nvlane().args(["ctl", "host", "allow", "bo gus"]));
+    assert!(said.contains("bo gus") && said.contains("nqn."), "{said}");
     let saved = dir.path().join("saved.json");
     fs::write(&saved, "[]").unwrap();
     let said = fails(nvlane().args(["config", "import"]).arg(&saved));

@@ -63,6 +63,31 @@ fn a_link_is_followed_anew_at_each_start() {
     assert_ne!(volumes(&daemon)[0]["uuid"], first["uuid"]);
 }
 
+/// The daemon's folder is seldom that of whoever checks.
+#[test]
+fn paths_that_depend_on_the_folder_are_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nvlane.toml");
+    let text = |volume: &str| {
+        format!(
+            "[[subsystems]]\nnqn = \"{NQN}\"\n[[subsystems.namespaces]]\nvolume = \"{volume}\"\n"
+        )
+    };
+    fs::write(&file, text("delay:1ms(bpf:./p.o(disk.img?ro,/there.img))")).unwrap();
+    let said = check(dir.path(), &file);
+    let notes: Vec<&str> = said.lines().filter(|line| line.starts_with("note: ")).collect();
+    assert_eq!(notes.len(), 2, "{said}");
+    let here = std::env::current_dir().unwrap();
+    for (note, name) in notes.into_iter().zip(["p.o", "disk.img"]) {
+        assert!(
+            note.contains(NQN) && note.ends_with(&here.join(name).display().to_string()),
+            "{note}"
+        );
+    }
+    fs::write(&file, text("delay:1ms(/there.img)")).unwrap();
+    assert!(!check(dir.path(), &file).contains("note: "));
+}
+
 /// How a file was made, and how it is opened, is not what hosts know it by.
 #[test]
 fn a_volume_that_is_opened_in_another_way_keeps_its_names() {
