@@ -85,9 +85,11 @@ fn a_connection_counts_until_its_commands_are_done() {
 
 #[test]
 fn commands_that_do_not_end_do_not_keep_a_server_from_stopping() {
-    let (server, address) = serve(&["delay:1000s(mem:4M)"], &ServerConfig::default());
+    let (server, address) = serve(&["delay:read=1000s(mem:4M)"], &ServerConfig::default());
     let mut client = Client::connect(address, "0", SIMPLE);
     client.send(READ, 0, 0, 4096, &[]);
+    // The read came before it, and is with the volume.
+    assert_eq!(client.ask(FLUSH, 0, 0, 0), Reply::Data(vec![]));
     client.stream.write_all(&[0x42; 28]).unwrap();
     let error = server.stop().unwrap_err();
     assert!(
