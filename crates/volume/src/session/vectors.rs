@@ -15,8 +15,14 @@ use std::fmt;
 /// Devices of this machine (`/dev/ngXnY`) are given the pieces as they are, up to 1,024 of them, but for Compare and
 /// Dataset Management; otherwise, and with every other volume, what they hold is copied by way of the session's pool. A
 /// Copy's ranges come in one piece, as does metadata: Invalid Field otherwise.
+// Behind a pointer: commands with one piece are moved about by the thousand, and would be twice as long.
 #[derive(Default)]
-pub struct Vectors {
+pub struct Vectors(Box<Inner>);
+
+const _: () = assert!(size_of::<Bytes>() <= 40);
+
+#[derive(Default)]
+struct Inner {
     pieces: Vec<Bytes>,
     /// Of the pieces, for the time of a command.
     list: Vec<libc::iovec>,
@@ -39,35 +45,35 @@ impl Vectors {
             !matches!(piece, Bytes::Ranges(_) | Bytes::Vectors(_)),
             "a piece of data is one piece of memory"
         );
-        self.len += piece.len();
-        self.pieces.push(piece);
+        self.0.len += piece.len();
+        self.0.pieces.push(piece);
     }
 
     /// The pieces.
     pub fn pieces(&self) -> &[Bytes] {
-        &self.pieces
+        &self.0.pieces
     }
 
     /// Takes all pieces out, and keeps their room.
     pub fn drain(&mut self) -> std::vec::Drain<'_, Bytes> {
-        self.len = 0;
-        self.list.clear();
-        self.pieces.drain(..)
+        self.0.len = 0;
+        self.0.list.clear();
+        self.0.pieces.drain(..)
     }
 
     /// Length of all pieces together, in bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len
     }
 
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.len == 0
     }
 
     /// How many pieces have bytes.
     pub(super) fn count(&self) -> usize {
-        self.pieces.iter().filter(|piece| !piece.is_empty()).count()
+        self.0.pieces.iter().filter(|piece| !piece.is_empty()).count()
     }
 
     /// The data of a request.
@@ -75,14 +81,15 @@ impl Vectors {
     /// # Safety
     /// This must stay where it is, unchanged, until the request has completed.
     pub(super) unsafe fn lend(&mut self) -> Data {
-        self.list.clear();
-        let pieces = self.pieces.iter_mut().filter(|piece| !piece.is_empty());
-        self.list.extend(pieces.map(|piece| libc::iovec {
+        let Inner { pieces, list, .. } = &mut *self.0;
+        list.clear();
+        let pieces = pieces.iter_mut().filter(|piece| !piece.is_empty());
+        list.extend(pieces.map(|piece| libc::iovec {
             iov_base: piece.as_mut_ptr().cast(),
             iov_len: piece.len(),
         }));
         // SAFETY: the pieces are memory as long as they say, and writable; the rest is passed on to the caller.
-        Data::Vectors(unsafe { namespace::Vectors::new(&self.list) })
+        Data::Vectors(unsafe { namespace::Vectors::new(list) })
     }
 
     /// Copies what the pieces hold, as far as there is room, to `to`.
@@ -91,7 +98,7 @@ impl Vectors {
     /// `to` has room for `len` bytes, and is none of the pieces.
     pub(super) unsafe fn gather(&self, to: *mut u8, len: usize) {
         let mut done = 0;
-        for piece in &self.pieces {
+        for piece in &self.0.pieces {
             let count = piece.len().min(len - done);
             // SAFETY: within the room that the caller has promised, and within the piece.
             unsafe { to.add(done).copy_from_nonoverlapping(piece.as_ptr(), count) };
@@ -105,7 +112,7 @@ impl Vectors {
     /// `from` has `len` bytes, and is none of the pieces.
     pub(super) unsafe fn scatter(&mut self, from: *const u8, len: usize) {
         let mut done = 0;
-        for piece in &mut self.pieces {
+        for piece in &mut self.0.pieces {
             let count = piece.len().min(len - done);
             // SAFETY: within what the caller has promised, and within the piece.
             unsafe { piece.as_mut_ptr().copy_from_nonoverlapping(from.add(done), count) };
@@ -124,7 +131,7 @@ impl<T: Into<Bytes>> FromIterator<T> for Vectors {
 
 impl fmt::Debug for Vectors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vectors").field("pieces", &self.pieces).finish_non_exhaustive()
+        f.debug_struct("Vectors").field("pieces", &self.0.pieces).finish_non_exhaustive()
     }
 }
 
@@ -164,7 +171,7 @@ mod tests {
             let data = unsafe { pieces.lend() };
             let Data::Vectors(list) = &data else { panic!("vectors") };
             assert_eq!((list.count(), data.len(), pieces.count()), (2, 1536, 2));
-            assert_eq!(pieces.list[1].iov_base.addr(), pieces.pieces[2].as_ptr().addr());
+            assert_eq!(pieces.0.list[1].iov_base.addr(), pieces.0.pieces[2].as_ptr().addr());
         }
         let first = pieces.drain().next().expect("three");
         assert_eq!((first.len(), pieces.len(), pieces.is_empty()), (512, 0, true));
