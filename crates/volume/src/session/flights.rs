@@ -14,8 +14,7 @@ use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Bits of an opcode that tell which way its data goes (NVMe Base 2.1, Figure 91): to the controller, to the host.
-const WRITES: u8 = 1;
+/// The bit of an opcode that tells that data goes to the host (NVMe Base 2.1, Figure 91).
 const READS: u8 = 2;
 
 /// All places. It is the sink of every command, and knows no queue but through the places, so that nothing holds
@@ -249,7 +248,9 @@ impl Flights {
         let Some(mut copy) = reactor.buffers().allocate(bytes) else {
             return Err(Rejected { reason: Reason::NoBuffer, submission });
         };
-        if submission.command.opcode & WRITES != 0 {
+        // Others than Read may fill less than there is: the rest is to be what it was, not what the pool's last user left.
+        let fills_all = submission.command.opcode == opcode::io::READ && !submission.admin;
+        if !fills_all {
             // SAFETY: the data has as many bytes; the pool's memory is none of the caller's.
             unsafe { submission.data.copy_to(copy.as_mut_ptr(), copy.len()) };
         }

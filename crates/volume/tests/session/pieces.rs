@@ -277,3 +277,22 @@ fn pieces_go_down_where_they_are_taken() {
 fn pieces_of(sizes: &[usize]) -> Vectors {
     pieces(sizes, byte)
 }
+
+/// A command that reads less than it has room for, as logs and vendors' commands may, leaves the rest as it was; where the pool
+/// has been used before by others.
+#[test]
+fn what_a_command_does_not_fill_stays() {
+    let session = session(2);
+    let limits = session.open("mem:1M?bs=512").expect("memory").limits();
+    let noting = Arc::new(Noting { takes_vectors: false, came: Mutex::default(), limits });
+    let volume = session.adopt(noting as Arc<dyn Namespace>, false).expect("a queue");
+    let mut used = session.allocate(1024).expect("room");
+    used.as_mut_slice().fill(0xee);
+    drop(used);
+    for (admin, opcode) in [(true, opcode::admin::GET_LOG_PAGE), (true, 0xc2), (false, 0x82)] {
+        let command = Command { opcode, ..Command::default() };
+        let submission = Submission { command, admin, ..Submission::default() };
+        let done = execute(&session, &volume, submission.data(pieces(&[1000, 24], byte)));
+        assert_eq!(flat(&done.data), (0..1024).map(byte).collect::<Vec<u8>>(), "{opcode:#x}");
+    }
+}
