@@ -80,7 +80,9 @@ fn json_of(
 fn first(text: &str, port: u16) -> Result<SocketAddr> {
     let address = Address::parse(text, port).with_context(|| format!("{text:?}"))?;
     let found = address.resolve().with_context(|| format!("host name {:?}", address.host))?;
-    let first = found.into_iter().next();
+    // A name may have addresses of a kind that no way leads to from here.
+    let is_routed = |address: &&SocketAddr| local_address(**address).is_ok();
+    let first = found.iter().find(is_routed).or(found.first()).copied();
     first.with_context(|| format!("host name {:?}: it has no address", address.host))
 }
 
