@@ -16,6 +16,7 @@ mod plan;
 mod process;
 mod programs;
 mod runner;
+mod space;
 mod tidy;
 mod unit;
 

@@ -21,9 +21,9 @@ use crate::lanes::{Count, Output, Step};
 use crate::objects;
 use crate::packages::{self, List};
 use crate::process::{capture, cargo, checkout, run, target_directory};
-use crate::programs::{Programs, RELEASE, SHIPPED};
+use crate::programs::{Programs, QUICK, RELEASE, SHIPPED};
 use crate::runner::{Runner, record};
-use crate::{tidy, unit};
+use crate::{space, tidy, unit};
 
 /// The older kernel of the full run.
 const OLDER_SUITE: &str = "bookworm-backports";
@@ -184,6 +184,9 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         fs::create_dir_all(&target)?;
         runner = runner.resumable(target.join("test-full.progress"))?;
     }
+    if arguments.names.is_empty() {
+        space::ensure_enough(arguments.full)?;
+    }
     packages::install(List::Test)?;
     objects::compile_changed()?;
 
@@ -294,6 +297,19 @@ fn steps_before_guests<'a>(
         let name = format!("fuzz/{target}");
         steps.push(Step::new(name, move |_, output| fuzz(&target, seconds, output)));
     }
+    steps.push(Step::new("libaio/harness", move |_, output| {
+        let (profile, cases) = if full { (RELEASE, None) } else { (QUICK, Some("short")) };
+        output.run(cargo()?.args([
+            "build",
+            "--locked",
+            "--profile",
+            profile,
+            "--package=libaio",
+        ]))?;
+        let library = target_directory()?.join(profile).join("libnvlane_aio.so");
+        output.run(Command::new(checkout()?.join("tests/libaio/run")).arg(library).args(cases))?;
+        Ok(Count::ONE)
+    }));
     if full {
         // What `unit` does a few of, as often as was asked for, and not what the run of another commit has done.
         let seed = copy_seed(&commit()?);
@@ -307,13 +323,6 @@ fn steps_before_guests<'a>(
                 Ok(count)
             }));
         }
-        steps.push(Step::new("libaio/harness", |_, output| {
-            let build = ["build", "--locked", "--profile", RELEASE, "--package=libaio"];
-            output.run(cargo()?.args(build))?;
-            let library = target_directory()?.join(RELEASE).join("libnvlane_aio.so");
-            output.run(Command::new(checkout()?.join("tests/libaio/run")).arg(library))?;
-            Ok(Count::ONE)
-        }));
         steps.push(Step::new("deb", |_, output| deb::test(output)));
         steps.push(Step::new("bench/floors", |_, output| {
             let program = released(output)?;

@@ -28,7 +28,7 @@ use crate::unit;
 /// The profile of what users get: what is measured, and what guests of the full run try.
 pub const RELEASE: &str = "release";
 /// The same but for what takes long to build: what guests of the everyday run try.
-const QUICK: &str = "quick";
+pub const QUICK: &str = "quick";
 
 /// What users get: the program, and the libaio that it runs others with.
 pub const SHIPPED: [&str; 2] = ["--package=nvlane", "--package=libaio"];

@@ -10,8 +10,8 @@
 //! 240 passed, 1 failed              the last line, for people and for machines
 //! ```
 //!
-//! A resumable run remembers what has passed, for exactly this state of the tree, and skips it when it
-//! is started again.
+//! A resumable run remembers what has passed, for exactly this state of the tree (documents aside), and skips it
+//! when it is started again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -147,19 +147,21 @@ fn parse_row(line: &str) -> Option<Row> {
     Some(Row { name, count: Count { passed, failed: 0 }, took, why: Vec::new() })
 }
 
-/// The commit, and a digest of what differs from it.
+/// A digest of all files but documents, as they are: a commit that only says what was found does not make a run begin anew.
 fn tree_state() -> Result<String> {
     let checkout = checkout()?;
-    let git =
-        |arguments: &[&str]| capture(Command::new("git").args(arguments).current_dir(&checkout));
-    let commit = git(&["rev-parse", "HEAD"])?;
-    let mut changes = git(&["diff", "HEAD", "--", ".", ":!docs"])?;
+    let files = |arguments: &[&str]| {
+        let documents = ["--", ".", ":!docs", ":!CHANGELOG.md"];
+        capture(Command::new("git").args(arguments).args(documents).current_dir(&checkout))
+    };
+    let mut state = files(&["ls-files", "--stage"])?;
+    state.push_str(&files(&["diff"])?);
     // A test that nobody has added yet is a change as well.
-    for name in git(&["ls-files", "--others", "--exclude-standard", "--", ".", ":!docs"])?.lines() {
+    for name in files(&["ls-files", "--others", "--exclude-standard"])?.lines() {
         let content = fs::read(checkout.join(name)).unwrap_or_default();
-        changes.push_str(&format!("{name} {:016x}\n", fingerprint(&content)));
+        state.push_str(&format!("{name} {:016x}\n", fingerprint(&content)));
     }
-    Ok(format!("{} {:016x}", commit.trim(), fingerprint(changes.as_bytes())))
+    Ok(format!("{:016x}", fingerprint(state.as_bytes())))
 }
 
 /// FNV-1a: tells two states of a tree apart; nobody attacks it.
