@@ -140,6 +140,8 @@ pub struct File {
     extends_here: bool,
     /// Read through the page cache.
     read_cached: bool,
+    /// Read where that is submitted, whether it has to wait or not.
+    read_here: bool,
     /// Reads, and writes, that end before this byte go to io_uring without a further question.
     ring_end: [u64; 2],
     uses: u32,
@@ -161,6 +163,7 @@ const UNKNOWN: File = File {
     writable: false,
     extends_here: false,
     read_cached: false,
+    read_here: false,
     ring_end: [0; 2],
     uses: USES_MAX,
     status: 0,
@@ -246,6 +249,12 @@ impl Files {
         self.known[fd as u32 as usize % FILES].may_wait()
     }
 
+    /// Whether all reads of a file that is known are carried out where they are submitted ([`Way::Here`]).
+    #[inline(always)]
+    pub fn is_read_here(&self, fd: i32) -> bool {
+        self.known[fd as u32 as usize % FILES].read_here
+    }
+
     /// Whether a file is open for reads (`write` is 0) or writes (1), and past the page cache where it has to be,
     /// by what is known.
     #[inline(always)]
@@ -321,10 +330,10 @@ impl File {
         self.read_cached
     }
 
-    /// Whether that is worth trying without io_uring.
+    /// Whether a read is worth trying without io_uring.
     #[inline(always)]
     pub fn is_worth_trying(&self) -> bool {
-        self.is_read_cached() && self.skips == 0
+        self.read_here || self.is_read_cached() && self.skips == 0
     }
 
     /// The read was not in the cache: try less often. It was: try again at once.
@@ -375,6 +384,7 @@ fn look(file: &mut File, fd: i32) -> bool {
     file.mark = (0, 0);
     file.way = way(file, &stat, file_system);
     file.read_cached = file.way == Way::Cached && file.readable;
+    file.read_here = file.way == Way::Here && file.readable;
     file.note_size(stat.st_size as u64);
     true
 }

@@ -50,7 +50,7 @@ pub struct Queued {
 pub enum One {
     /// It was queued, and the kernel sees it; that is its request.
     Queued(u32),
-    /// It is a usual read from the page cache, of the iocb at that address: for [`read_here`].
+    /// It is a usual read from the page cache, or of memory, of the iocb at that address: for [`read_here`].
     Cached(usize, Iocb),
     /// It is a usual one past the page cache, to be waited for: for [`wait_here`].
     Direct(usize, Iocb),
@@ -203,17 +203,18 @@ pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb
     let entry = Entry::new(op::READ, iocb.fildes, 0).at(offset, iocb.buf, len);
     // What is over waits for nothing but to be taken.
     let alone = context.outstanding.load(Relaxed) == 0 && context.waiters.load(Relaxed) == 0;
-    let waits = alone && submitting.files.may_wait(iocb.fildes);
+    let here = submitting.files.is_read_here(iocb.fildes);
+    let waits = here || alone && submitting.files.may_wait(iocb.fildes);
     let flags = if waits { 0 } else { abi::RWF_NOWAIT };
     // SAFETY: passed on to the caller.
     let result = unsafe { system::carry_out(false, flags, &entry) };
     // Short and unwilling to wait is no answer: there may be more to read, unless the file ends there.
     let whole = result == len as isize
-        || result >= 0 && probe::ends_by(iocb.fildes, offset + result as u64);
+        || result >= 0 && (here || probe::ends_by(iocb.fildes, offset + result as u64));
     submitting.few = 0;
     if !whole {
         // Its pages were there if the kernel finds the address wrong.
-        let wrong = result == failure(libc::EFAULT) as isize;
+        let wrong = here || result == failure(libc::EFAULT) as isize;
         if !wrong {
             submitting.files.note_try(iocb.fildes, false);
             context.record.add_locked(Counter::Misses, 1);

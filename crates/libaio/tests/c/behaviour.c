@@ -426,6 +426,49 @@ static void mixed(int in_use)
     close(cached), close(direct);
 }
 
+/* One at a time and with another in flight, of a file that is nowhere but in memory; then its number is a pipe's, and a directory's. */
+static void of_memory(int in_use)
+{
+    enum { BLOCK = 512, BLOCKS = 128 };
+    context ctx = made(8, in_use);
+    const char *before = directory;
+    char name[64], path[128];
+    snprintf(name, sizeof name, "nvlane-aio-memory-%d", getpid());
+    snprintf(path, sizeof path, "/dev/shm/%s", name);
+    directory = "/dev/shm";
+    int fd = filled(name, O_RDWR, BLOCKS * BLOCK), pipes[2], folder = open("/", O_RDONLY | O_DIRECTORY);
+    unlink(path), directory = before;
+    CHECK(pipe(pipes), 0);
+    struct iocb poll = iocb_of(POLL, pipes[0], (void *)POLLIN, 0, 0);
+    struct io_event event;
+    int wrong = 0;
+    for (int i = 0; i < 300; i++) {
+        wrong += outcome(ctx, iocb_of(PREAD, fd, buffer, BLOCK, BLOCK * (i % BLOCKS))) != BLOCK || buffer[0] != (char)(i % BLOCKS);
+        /* From now on beside a poll, which stays in flight. */
+        if (i == 150)
+            CHECK(submit_one(ctx, &poll), 1);
+    }
+    CHECK(wrong, 0);
+    CHECK(outcome(ctx, iocb_of(PREAD, fd, buffer, 2 * BLOCK, (BLOCKS - 1) * BLOCK)), BLOCK);
+    CHECK(outcome(ctx, iocb_of(PREAD, fd, buffer, BLOCK, BLOCKS * BLOCK)), 0);
+    CHECK(outcome(ctx, iocb_of(PREAD, fd, buffer, BLOCK, 1L << 40)), 0);
+    SHOW(outcome(ctx, iocb_of(PREAD, fd, (char *)8, BLOCK, 0)));
+    SHOW(outcome(ctx, iocb_of(PREAD, fd, buffer, BLOCK, -1)));
+    CHECK(outcome(ctx, iocb_of(PREAD, fd, buffer, BLOCK, 0)), BLOCK);
+    CHECK(dup2(folder, fd), fd);
+    SHOW(outcome(ctx, iocb_of(PREAD, fd, buffer, BLOCK, 0)));
+    CHECK(dup2(pipes[0], fd), fd);
+    CHECK(write(pipes[1], "pipe", 4), 4);
+    CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+    CHECK(event.obj == (uintptr_t)&poll, 1);
+    SHOW(outcome(ctx, iocb_of(PREAD, fd, buffer, BLOCK, 0)));
+    CHECK(memcmp(buffer, "pipe", 4), 0);
+    close(fd);
+    SHOW(outcome(ctx, iocb_of(PREAD, fd, buffer, BLOCK, 0)));
+    CHECK(io_destroy(ctx), 0);
+    close(pipes[0]), close(pipes[1]), close(folder);
+}
+
 static context in_handler;
 static struct iocb handler_iocb;
 static volatile int handler_code;
@@ -639,7 +682,7 @@ int main(int count, char **arguments)
         {"handlers", handlers},     {"unwritable", unwritable}, {"closed", closed},
         {"mixed", mixed},           {"turns", turns},           {"let_through", let_through},
         {"taken_over", taken_over},   {"own_ring", own_ring},
-        {"ends", ends},
+        {"ends", ends},             {"of_memory", of_memory},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

@@ -94,6 +94,7 @@ cases! {
     taken_over: [Ring], 12;
     own_ring: [Ring], 0;
     ends: [Inline], 12;
+    of_memory: [Inline, Polls], 4;
 }
 
 cases! {
