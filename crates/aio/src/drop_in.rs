@@ -96,7 +96,10 @@ pub unsafe fn getevents(
     // SAFETY: passed on to the caller, in all three.
     unsafe {
         if polled::is_id(context) {
-            return take_otherwise(context, min, nr, events, timeout);
+            return match polled::take_only(context, min, nr, events) {
+                true => 1,
+                false => take_otherwise(context, min, nr, events, timeout),
+            };
         }
         let Some(held) = CONTEXTS.find(context) else {
             return take_otherwise(context, min, nr, events, timeout);

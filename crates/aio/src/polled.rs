@@ -15,7 +15,7 @@ mod setup;
 mod transfer;
 
 pub use setup::{Places, Rings, setup};
-pub use transfer::{enter_rings, submit, take};
+pub use transfer::{enter_rings, submit, take, take_only};
 
 use crate::context::Engine;
 use crate::inside::Inside;

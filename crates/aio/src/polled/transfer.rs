@@ -49,6 +49,14 @@ pub unsafe fn submit(id: usize, nr: c_long, iocbs: usize) -> i32 {
         Ok(batch) => batch,
         Err(code) => return code,
     };
+    if nr == 1 && context.has(USERIOCB) && caller::is_readable(iocbs, size_of::<usize>()) {
+        // SAFETY: on a page that was met; no alignment is assumed.
+        let named = unsafe { (iocbs as *const usize).read_unaligned() };
+        return match batch.push(named) {
+            Ok(()) => batch.finish(None, 0),
+            Err(code) => code,
+        };
+    }
     let mut error = 0;
     let nr = (nr as u64).min(u64::from(context.nr)) as usize;
     let listed =
@@ -387,7 +395,7 @@ impl<'a> Batch<'a> {
 
     /// Hands over what was pushed, and waits where wanted. Gives back how many were taken, or the
     /// error that stopped the first.
-    #[inline]
+    #[inline(always)]
     fn finish(&mut self, min: Option<u32>, error: i32) -> i32 {
         let context = self.context;
         let pushed = self.pushed;
@@ -475,6 +483,39 @@ fn complete(context: &Polled, cqe: abi::Cqe) -> Event {
         context.engine.give_back(index, index);
     }
     event
+}
+
+/// Takes the only event that there is, where that is all that is asked for; false, and nothing is done, in any other case.
+///
+/// # Safety
+/// As `io_getevents`.
+#[inline(always)]
+pub unsafe fn take_only(id: usize, min: c_long, nr: c_long, place: usize) -> bool {
+    let Some(held) = CONTEXTS.find(id) else { return false };
+    let context: &Polled = &held;
+    let is_one = (0..2).contains(&min) && nr > 0 && context.engine.ring.has_completions();
+    if !is_one || context.has(SCQRING) || !caller::is_writable(place, size_of::<Event>()) {
+        return false;
+    }
+    let call = Call::begin();
+    let Some(mut queue) = context.reaping(&call) else { return false };
+    if queue.count() != 1 {
+        return false;
+    }
+    // SAFETY: there is one.
+    let cqe = unsafe { queue.first() };
+    if cqe.user_data == WAKE {
+        return false;
+    }
+    let event = complete(context, cqe);
+    // SAFETY: on a page that was met, as writable; no alignment is assumed.
+    unsafe { (place as *mut Event).write_unaligned(event) };
+    queue.advance();
+    queue.release();
+    context.outstanding.fetch_sub(1, SeqCst);
+    context.record.add(Counter::Reaps, 1);
+    context.record.add(Counter::Events, 1);
+    true
 }
 
 /// `io_getevents` and `io_pgetevents`.
