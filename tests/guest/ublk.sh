@@ -161,6 +161,7 @@ ublk_stop
 ublk_add 'fault:op=read,lba=8192-8199,status=0x281(mem:32M)'
 said=$(fails dd if="$DEVICE" of=/dev/null bs=4k skip=1024 count=1 iflag=direct status=none)
 expect_match "an unrecovered read" "$said" 'No data available'
+expect_match "what the log tells of it" "$(<"$WORK/ublk.log")" "device=$ID command=Read lba=8192 blocks=8 status=Unrecovered Read"
 dd if="$DEVICE" of=/dev/null bs=4k skip=1025 count=1 iflag=direct status=none
 ublk_stop
 

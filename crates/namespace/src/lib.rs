@@ -23,6 +23,7 @@ pub mod counters;
 mod data;
 pub mod dataset;
 pub mod device;
+pub mod failures;
 pub mod file;
 pub mod human;
 pub mod layer;

@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use crate::export::Exports;
 use namespace::counters::{Counted, Counters};
+use namespace::failures::Failures;
 use namespace::output::Spare;
 use namespace::{Data, Namespace, Queue, Request};
 use nvme::Limits;
@@ -83,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) exports: Vec<Export>,
     pub(crate) mailboxes: OnceLock<Vec<Mailbox>>,
     pub(crate) activity: Arc<Activity>,
+    /// What the log tells of each export.
+    pub(crate) failures: Vec<Arc<Failures>>,
     /// Commands that volumes still had when the end did not wait any longer.
     pub(crate) given_up: AtomicU64,
 }
@@ -177,7 +180,7 @@ impl Core {
     /// Takes a request back; its data is dropped.
     #[inline]
     pub(crate) fn recycle(&self, mut request: Box<Request>) {
-        request.data = Data::None;
+        (request.data, request.os_error) = (Data::None, 0);
         if let Some(fused) = request.fused.take() {
             self.recycle(fused);
         }

@@ -31,6 +31,11 @@ impl Piece {
         self.length == self.blocks << block_shift
     }
 
+    /// Its first block, and how many.
+    pub fn range(&self) -> (u64, u64) {
+        (self.slba, self.blocks.into())
+    }
+
     /// One past the last byte wanted.
     pub fn end(&self) -> u64 {
         self.offset + u64::from(self.length)

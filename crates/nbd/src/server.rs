@@ -2,6 +2,7 @@
 
 use crate::core::{Activity, CONNECTIONS_MAX, Core, Export, Shared};
 use crate::socket::{LocalSocket, SocketError};
+use namespace::failures::{Failures, Served};
 use reactor::{Complete, Interest, Listener, Mailbox, Reactor};
 use rustix::net::Shutdown;
 use std::cell::{Cell, RefCell};
@@ -109,10 +110,13 @@ impl Server {
     pub fn start(config: &ServerConfig, exports: Vec<Export>) -> Result<Server, Error> {
         assert!(!config.cores.is_empty(), "a server has at least one core");
         let activity = Arc::new(Activity::new(exports.len(), config.cores.len()));
+        let failures_of = |export: &Export| Failures::new(Served::Export((*export.name).into()));
+        let failures = exports.iter().map(failures_of).collect();
         let shared = Arc::new(Shared {
             exports,
             mailboxes: OnceLock::new(),
             activity,
+            failures,
             given_up: AtomicU64::new(0),
         });
         let mut server =
@@ -199,6 +203,7 @@ impl Server {
                 tracing::error!("a core's thread panicked");
             }
         }
+        self.shared.failures.iter().for_each(|failures| failures.finish());
         if self.shared.given_up.load(Ordering::Relaxed) > 0 {
             self.leave_sockets();
         }

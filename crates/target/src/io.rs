@@ -3,9 +3,9 @@
 use crate::connection::{Connection, Inner, KEPT_BYTES_MAX, Role};
 use crate::copy::is_copy;
 use crate::exchange::{Kept, NONE, Stage};
-use crate::failures::Failed;
 use crate::view::NamespaceView;
 use namespace::counters::Kind;
+use namespace::failures::Failed;
 use namespace::output::Payload;
 use namespace::{Data, Request, Transient};
 use nvme::dataset::Range;
@@ -494,11 +494,12 @@ impl Connection {
         // Whoever failed it may have had the address of a part.
         request.command.set_slba(exchange.slba);
         let Some(view) = &exchange.view else { return };
-        let (command, os_error) = (request.command, request.os_error);
-        let failed = Failed { command, copy_blocks: exchange.copy_blocks, status, os_error };
-        if failed.is_of_volume(view.limits.get().read_only) {
-            view.failures.note(&self.core.reactor, failed, || view.namespace.uri());
+        let mut failed = Failed::of(&request.command, status, request.os_error);
+        if failed.opcode == opcode::io::COPY && exchange.copy_blocks != 0 {
+            failed.blocks = Some((exchange.slba, exchange.copy_blocks.into()));
         }
+        let is_read_only = view.limits.get().read_only;
+        view.failures.note(&self.core.reactor, failed, is_read_only, || view.namespace.uri());
     }
 
     /// What becomes of a Flush that has ended with `status`.

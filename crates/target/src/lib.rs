@@ -33,7 +33,6 @@ mod control;
 mod copy;
 mod core;
 mod exchange;
-mod failures;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod io;

@@ -2,11 +2,11 @@
 
 use crate::control::Control;
 use crate::core::{Core, Cores};
-use crate::failures::Failures;
 use crate::report::ControllerReport;
 use crate::view::NamespaceView;
 use namespace::Namespace;
 use namespace::counters::{Counted, Counters};
+use namespace::failures::{self, Failures};
 use namespace::layer::delay::Delays;
 use reactor::{Listener, Mailbox, Reactor};
 use std::collections::BTreeMap;
@@ -288,7 +288,7 @@ impl Server {
             limits,
         };
         let counters: Vec<Arc<Counters>> = self.cores.iter().map(|_| Arc::default()).collect();
-        let failures = Failures::new(&nqn, nsid);
+        let failures = Failures::new(failures::Served::Namespace(Arc::clone(&nqn), nsid));
         // Cores know it before any host can.
         self.on_every_core(|index| {
             let (nqn, namespace) = (nqn.clone(), namespace.clone());

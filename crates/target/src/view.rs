@@ -3,9 +3,9 @@
 //! The control core tells every core of each change by mailbox before the change is reported done.
 
 use crate::core::Core;
-use crate::failures::Failures;
 use namespace::copy::Other;
 use namespace::counters::Counters;
+use namespace::failures::Failures;
 use namespace::layer::delay;
 use namespace::{Namespace, Queue};
 use nvme::Limits;

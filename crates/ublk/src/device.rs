@@ -13,6 +13,7 @@ use crate::threads::{Seed, Teller, Threads, reactor_config};
 use crate::translate::Shape;
 use crate::zoned::Zones;
 use namespace::Namespace;
+use namespace::failures::{Failures, Served};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -105,6 +106,7 @@ pub struct Device {
     runs: Runs,
     pub(crate) sectors: u64,
     pub(crate) threads: Threads,
+    failures: Arc<Failures>,
 }
 
 impl Device {
@@ -216,7 +218,8 @@ impl Device {
         runs: Runs,
     ) -> Device {
         let threads = Threads::new();
-        Device { control, info, namespace, path, runs, sectors: 0, threads }
+        let failures = Failures::new(Served::Device(info.dev_id));
+        Device { control, info, namespace, path, runs, sectors: 0, threads, failures }
     }
 
     /// Opens the device's node and starts its threads, all of which fetch when this returns. From then on nobody else can,
@@ -263,6 +266,7 @@ impl Device {
                 program: self.runs.kernel().cloned(),
                 namespace: Arc::clone(&self.namespace),
                 node: Arc::clone(&node),
+                failures: Arc::clone(&self.failures),
                 teller: Teller { thread, events, wake: Arc::clone(wake) },
             };
             self.threads.start(seed)?;
@@ -386,6 +390,7 @@ impl Device {
         // A command that fetches many may have been at work, and is not told of the end then (seen in the source of 7.3).
         self.threads.await_end(|| drop(self.control.stop(id)));
         self.threads.join();
+        self.failures.finish();
         self.runs.tell_mistakes();
         let flushed = self.flush();
         if stopped.is_ok() {
@@ -403,6 +408,7 @@ impl Device {
 
     /// Makes the volume durable before the process ends, of which the device waits for the successor.
     pub fn leave(self) -> Result<(), Error> {
+        self.failures.finish();
         self.runs.tell_mistakes();
         let flushed = self.flush();
         // Threads whose tags the driver still has end with the process.

@@ -13,6 +13,7 @@ use crate::threads::ATTEND;
 use crate::translate::Shape;
 use crate::zoned;
 use driver::SECTOR_SHIFT;
+use namespace::failures::Failed;
 use namespace::layer::program::Wake;
 use namespace::{Data, Namespace, Part, Queue, Registered, Request, Sink, dataset};
 use nvme::Status;
@@ -95,6 +96,8 @@ pub trait Watcher {
     fn ending(&self, error: Option<i32>);
     /// Nothing that was ended is with the volume any more.
     fn idle(&self);
+    /// The volume has failed a request, which is not tried again.
+    fn failed(&self, failed: Failed);
     /// All tags have ended. `error` is what the driver said, if it was not the usual.
     fn ended(&self, error: Option<i32>);
 }
@@ -459,6 +462,19 @@ impl QueueServer {
         }
     }
 
+    /// The volume has failed the request of a tag for good.
+    #[cold]
+    fn failed(&self, tag: u16, status: Status, os_error: i32) {
+        let tags = self.tags.borrow();
+        // As the tag has it: whoever failed it may have had the address of a part.
+        let mut failed = Failed::of(tags.command(tag), status, os_error);
+        if let Carries::Range(range) = tags.carries(tag) {
+            failed.blocks = Some((range.slba, range.blocks.into()));
+        }
+        drop(tags);
+        self.watcher.failed(failed);
+    }
+
     /// The first `len` bytes of the tag's own memory.
     fn own_memory(&self, tag: u16, len: u32) -> Data {
         let mut own = self.slot(tag).own.borrow_mut();
@@ -579,6 +595,8 @@ impl Sink for QueueServer {
     fn completed(&self, mut request: Box<Request>, state: u64) {
         let (tag, status) = (state as u16, request.status);
         let mut data = std::mem::take(&mut request.data);
+        // The next that fails is to come with none.
+        let os_error = std::mem::take(&mut request.os_error);
         let slot = self.slot(tag);
         if self.config.shape.zone_sectors > 0 {
             self.completed_zoned(tag, &request, &mut data);
@@ -587,6 +605,7 @@ impl Sink for QueueServer {
         let step = self.tags.borrow_mut().served(tag, status);
         match step {
             Step::CopyOut { .. } => slot.data.set(data),
+            Step::Commit(_) if !status.is_success() => self.failed(tag, status, os_error),
             // What was to be written is needed again.
             Step::SubmitLater(_) if matches!(data, Data::Buffer(_)) => {
                 let writes = matches!(self.tags.borrow().carries(tag), Carries::Bytes(_));

@@ -6,6 +6,7 @@ use crate::kernel;
 use crate::path::DataPath;
 use crate::queue::{QueueConfig, QueueServer, Share, Watcher};
 use namespace::Namespace;
+use namespace::failures::{Failed, Failures};
 use namespace::layer::program::{Called, Waker};
 use reactor::{Drive, Kind, Reactor};
 use std::fs::File;
@@ -206,6 +207,8 @@ pub struct Seed {
     pub program: Option<Arc<KernelProgram>>,
     pub namespace: Arc<dyn Namespace>,
     pub node: Arc<File>,
+    /// What the log tells of the volume.
+    pub failures: Arc<Failures>,
     pub teller: Teller,
 }
 
@@ -223,7 +226,12 @@ fn run(seed: Seed, started: &Sender<Result<Caller, Error>>) {
             return;
         }
     };
-    let watcher = Box::new(Watch { teller: seed.teller, reactor: Rc::downgrade(&reactor) });
+    let watcher = Box::new(Watch {
+        teller: seed.teller,
+        reactor: Rc::downgrade(&reactor),
+        volume: Arc::clone(&seed.namespace),
+        failures: seed.failures,
+    });
     let server = QueueServer::open(seed.config, &reactor, &seed.namespace, seed.node, watcher);
     let server = match server {
         Ok(server) => server,
@@ -277,6 +285,8 @@ impl Teller {
 struct Watch {
     teller: Teller,
     reactor: Weak<Reactor>,
+    volume: Arc<dyn Namespace>,
+    failures: Arc<Failures>,
 }
 
 impl Watcher for Watch {
@@ -286,6 +296,13 @@ impl Watcher for Watch {
 
     fn idle(&self) {
         self.teller.tell(Event::Idle(self.teller.thread));
+    }
+
+    fn failed(&self, failed: Failed) {
+        if let Some(reactor) = self.reactor.upgrade() {
+            let is_read_only = self.volume.limits().read_only;
+            self.failures.note(&reactor, failed, is_read_only, || self.volume.uri());
+        }
     }
 
     fn ended(&self, error: Option<i32>) {

@@ -6,6 +6,7 @@ use crate::failure::{Code, Failure};
 use crate::pieces::{self, Piece};
 use crate::request::Request;
 use crate::wire::{command, command_flag};
+use namespace::failures::Failed;
 use namespace::{Data, Namespace, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
@@ -302,6 +303,7 @@ impl Connection {
             _ => request.status,
         };
         let data = std::mem::take(&mut request.data);
+        let (opcode, os_error) = (request.command.opcode, request.os_error);
         self.core.recycle(request);
         if let Some(Read { piece, has_buffer: false }) = read {
             inner.memory.given(&data);
@@ -312,7 +314,8 @@ impl Connection {
             }
         }
         if !status.is_success() && !Self::retry_smaller(inner, slot, status) {
-            self.volume_failed(inner, slot, status);
+            let blocks = read.map(|read| read.piece.range());
+            self.volume_failed(inner, slot, Failed { opcode, blocks, status, os_error });
         }
         match read {
             Some(Read { piece, .. }) if inner.exchanges.slot(slot).failure.is_none() => {
@@ -342,12 +345,27 @@ impl Connection {
         true
     }
 
+    /// The volume has failed a command of a request. The log tells the first of each; those without blocks are about all
+    /// that the request is.
     #[cold]
-    pub(super) fn volume_failed(&self, inner: &mut Inner, slot: u32, status: Status) {
+    pub(super) fn volume_failed(&self, inner: &mut Inner, slot: u32, mut failed: Failed) {
+        let (transmission, view) = inner.serving();
+        let (export, shift) = (transmission.session().export, view.block_shift);
+        let (is_read_only, namespace) = (view.limits.read_only, view.namespace.clone());
         let exchange = inner.exchanges.slot(slot);
-        let failure = Failure::of(status, exchange.request.writes());
-        tracing::debug!(?exchange.request, %status, "a request failed");
-        exchange.fail(failure);
+        let (request, status) = (exchange.request, failed.status);
+        let is_first = exchange.failure.is_none();
+        tracing::debug!(?request, %status, "a request failed");
+        exchange.fail(Failure::of(status, request.writes()));
+        if !is_first {
+            return;
+        }
+        if failed.opcode != opcode::FLUSH && request.length > 0 {
+            let all = || pieces::covering(request.offset, request.end(), shift, u32::MAX).range();
+            failed.blocks = failed.blocks.or_else(|| Some(all()));
+        }
+        let failures = &self.core.shared.failures[export];
+        failures.note(&self.core.reactor, failed, is_read_only, || namespace.uri());
     }
 }
 

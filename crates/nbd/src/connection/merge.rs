@@ -14,6 +14,7 @@ use super::{Connection, Inner};
 use crate::exchange::{Exchange, MERGES_MAX, Merge};
 use crate::pieces::Piece;
 use crate::wire::command_flag;
+use namespace::failures::Failed;
 use namespace::{Data, Part, Request};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
@@ -131,29 +132,40 @@ impl Connection {
         index: usize,
         mut request: Box<Request>,
     ) {
-        let status = request.status;
+        let first = outcome(&request);
         let second = request.fused.take().map(|second| {
-            let status = second.status;
+            let outcome = outcome(&second);
             self.core.recycle(second);
-            status
+            outcome
         });
         self.core.recycle(request);
         let exchange = inner.exchanges.slot(slot);
         let merge = exchange.merges[index].as_mut().expect("a merge that has begun");
-        match second {
-            None if status.is_success() => {
+        let failed = match second {
+            None if first.status.is_success() => {
                 return self.compare_and_write(inner, slot, index);
             }
-            Some(_) if status.code() == Status::COMPARE_FAILURE && merge.tries < TRIES_MAX => {
+            Some(_)
+                if first.status.code() == Status::COMPARE_FAILURE && merge.tries < TRIES_MAX =>
+            {
                 merge.tries += 1;
                 return self.merge(inner, slot, index);
             }
-            Some(second) if status.is_success() && second.is_success() => {}
-            Some(second) if status.is_success() => self.volume_failed(inner, slot, second),
-            _ => self.volume_failed(inner, slot, status),
+            Some(second) if first.status.is_success() => second,
+            _ => first,
+        };
+        if !failed.status.is_success() {
+            let blocks = Some(merge.piece.range());
+            self.volume_failed(inner, slot, Failed { blocks, ..failed });
         }
         if let Some(merge) = inner.exchanges.slot(slot).merges[index].take() {
             inner.memory.given_back(&merge.buffer);
         }
     }
+}
+
+/// What a command has come back with; of which block is known better here.
+fn outcome(request: &Request) -> Failed {
+    let (opcode, status, os_error) = (request.command.opcode, request.status, request.os_error);
+    Failed { opcode, blocks: None, status, os_error }
 }

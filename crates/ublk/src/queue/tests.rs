@@ -25,6 +25,7 @@ struct Told {
     /// The error of the last of these.
     error: Cell<Option<i32>>,
     idle: Cell<u32>,
+    failed: RefCell<Vec<Failed>>,
     ended: RefCell<Vec<Option<i32>>>,
 }
 
@@ -36,6 +37,10 @@ impl Watcher for Rc<Told> {
 
     fn idle(&self) {
         self.idle.set(self.idle.get() + 1);
+    }
+
+    fn failed(&self, failed: Failed) {
+        self.failed.borrow_mut().push(failed);
     }
 
     fn ended(&self, error: Option<i32>) {
@@ -622,4 +627,26 @@ fn lists_that_are_refused_side_by_side_have_as_long_as_one() {
     assert!((0..5_000).all(|_| set.queue.may_go_on()));
     let most = begun.elapsed().as_millis() as u32 + 1;
     assert!((1..=most).contains(&set.queue.in_vain.get()), "{}", set.queue.in_vain.get());
+}
+
+/// Which blocks, and once: not each time that it is tried again.
+#[test]
+fn what_the_volume_fails_is_told_when_it_is_not_tried_again() {
+    let failed = |rule, operation| {
+        let set = Set::new(rule);
+        set.give(operation);
+        set.refuse_other(driver::ABORTED);
+        set.drive();
+        set.told.failed.take()
+    };
+    let status = Status::UNRECOVERED_READ;
+    let blocks = Some((0, (BYTES >> 9) as u64));
+    let wanted = |opcode, status| vec![Failed { opcode, blocks, status, os_error: 0 }];
+    let rule = || Rule { status: Some(status), ..Rule::default() };
+    assert_eq!(failed(rule(), operation::READ), wanted(opcode::READ, status));
+    let discarded = failed(rule(), operation::DISCARD);
+    assert_eq!(discarded, wanted(opcode::DATASET_MANAGEMENT, status));
+    assert_eq!(failed(again(3), operation::READ), []);
+    let interrupted = wanted(opcode::READ, Status::COMMAND_INTERRUPTED);
+    assert_eq!(failed(again(u64::MAX), operation::READ), interrupted);
 }

@@ -1,12 +1,12 @@
-//! What people are told of commands that a volume fails, in the log: one line in [`PERIOD`] for each volume, whatever
-//! hosts send.
+//! What people are told of commands that a volume fails, in the log: one line in 10 s for each volume that is served,
+//! whatever clients send.
 //!
 //! ```text
 //!   failed --> nothing was told for a while: the line
 //!          \-> else it is counted; when the time is over a line tells the latest, and how many more there were
 //! ```
 //!
-//! What is the host's own fault, or tells only how things stand, is not told ([`is_of_volume`]).
+//! What is the client's own fault, or tells only how things stand, is not told.
 
 use nvme::{Command, Status, opcode};
 use reactor::{Complete, Reactor};
@@ -17,17 +17,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time between two lines about a volume.
-pub(crate) const PERIOD: Duration = Duration::from_secs(10);
+const PERIOD: Duration = Duration::from_secs(10);
 
-/// Failures of one namespace, of all cores.
-pub(crate) struct Failures {
-    nqn: Arc<str>,
-    nsid: u32,
+/// Failures of one volume that is served, of all cores.
+#[derive(Debug)]
+pub struct Failures {
+    served: Served,
     told: Mutex<Told>,
 }
 
+/// What a volume is served as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// A namespace of a subsystem: NQN and namespace id.
+    Namespace(Arc<str>, u32),
+    /// An export of that name.
+    Export(Arc<str>),
+    /// The block device `/dev/ublkbN`: N.
+    Device(u32),
+}
+
 /// What was told, and what is still to be.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Told {
     /// When the next line may come; none before the first.
     until: Option<Instant>,
@@ -39,14 +50,16 @@ struct Told {
 
 /// A command that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
-    /// As the host sent it, as far as it tells what was meant.
-    pub(crate) command: Command,
-    /// Blocks that a Copy was to copy.
-    pub(crate) copy_blocks: u32,
-    pub(crate) status: Status,
+pub struct Failed {
+    /// What it was to do.
+    pub opcode: u8,
+    /// With which blocks: the first, and how many, as the client knows them. None if it is about none, or that is not
+    /// known.
+    pub blocks: Option<(u64, u64)>,
+    /// What the volume said.
+    pub status: Status,
     /// Of the kernel; zero if none is known.
-    pub(crate) os_error: i32,
+    pub os_error: i32,
 }
 
 /// What is to be done about a failure.
@@ -61,18 +74,24 @@ enum Noted {
 }
 
 impl Failures {
-    pub(crate) fn new(nqn: &Arc<str>, nsid: u32) -> Arc<Failures> {
-        Arc::new(Failures { nqn: Arc::clone(nqn), nsid, told: Mutex::default() })
+    /// None yet.
+    pub fn new(served: Served) -> Arc<Failures> {
+        Arc::new(Failures { served, told: Mutex::default() })
     }
 
-    /// The volume, of which `uri` gives the name, has failed a command.
+    /// The volume, of which `uri` gives the name, has failed a command. `is_read_only`: clients know that they cannot
+    /// write to it.
     #[cold]
-    pub(crate) fn note(
+    pub fn note(
         self: &Arc<Self>,
         reactor: &Reactor,
         failed: Failed,
+        is_read_only: bool,
         uri: impl FnOnce() -> String,
     ) {
+        if !failed.is_of_volume(is_read_only) {
+            return;
+        }
         let now = reactor.now();
         let (noted, volume) = {
             let mut told = self.told();
@@ -103,8 +122,8 @@ impl Failures {
         }
     }
 
-    /// The namespace is served no longer: tells what was left out.
-    pub(crate) fn finish(&self) {
+    /// The volume is served no longer: tells what was left out.
+    pub fn finish(&self) {
         let rest = self.told().rest();
         self.tell_rest(rest);
     }
@@ -116,17 +135,22 @@ impl Failures {
     }
 
     fn tell(&self, failed: Failed, volume: &str, more: u64) {
-        let (subsystem, nsid) = (&self.nqn, self.nsid);
-        let Failed { command, status, os_error, .. } = failed;
-        let (lba, blocks) = failed.blocks().unzip();
-        let status = status.io_text(command.opcode);
-        let command = opcode::io::name(command.opcode)
-            .map_or_else(|| format!("opcode {:#04x}", command.opcode).into(), Cow::from);
+        let (subsystem, nsid, export, device) = match &self.served {
+            Served::Namespace(nqn, nsid) => (Some(&**nqn), Some(*nsid), None, None),
+            Served::Export(name) => (None, None, Some(&**name), None),
+            Served::Device(id) => (None, None, None, Some(*id)),
+        };
+        let Failed { opcode, blocks, status, os_error } = failed;
+        let (lba, blocks) = blocks.unzip();
+        let status = status.io_text(opcode);
+        let command = opcode::io::name(opcode)
+            .map_or_else(|| format!("opcode {opcode:#04x}").into(), Cow::from);
         let error = (os_error != 0)
             .then(|| tracing::field::display(io::Error::from_raw_os_error(os_error)));
         let more = (more > 0).then_some(more);
         tracing::warn!(
-            volume, ?subsystem, nsid, %command, lba, blocks, %status, error, more, "I/O of a volume has failed"
+            volume, subsystem, nsid, export, device, %command, lba, blocks, %status, error, more,
+            "I/O of a volume has failed"
         );
     }
 
@@ -168,24 +192,23 @@ impl Complete for Later {
 }
 
 impl Failed {
-    /// The first block and how many, of commands that say so.
-    fn blocks(&self) -> Option<(u64, u64)> {
-        let blocks = match self.command.opcode {
+    /// One that says by itself with which blocks, if it is about any.
+    pub fn of(command: &Command, status: Status, os_error: i32) -> Failed {
+        let blocks = match command.opcode {
             opcode::io::READ
             | opcode::io::WRITE
             | opcode::io::COMPARE
             | opcode::io::WRITE_ZEROES
             | opcode::io::WRITE_UNCORRECTABLE
-            | opcode::io::VERIFY => self.command.block_count(),
-            opcode::io::COPY if self.copy_blocks != 0 => self.copy_blocks,
-            _ => return None,
+            | opcode::io::VERIFY => Some((command.slba(), command.block_count().into())),
+            _ => None,
         };
-        Some((self.command.slba(), blocks.into()))
+        Failed { opcode: command.opcode, blocks, status, os_error }
     }
 
-    /// Whether an operator is to know: the volume could not do what it should be able to. Not what the host has asked for
-    /// that cannot be, what it has given up itself, nor what tells it to come again or by another path.
-    pub(crate) fn is_of_volume(&self, is_read_only: bool) -> bool {
+    /// Whether an operator is to know: the volume could not do what it should be able to. Not what the client has asked
+    /// for that cannot be, what it has given up itself, nor what tells it to come again or by another path.
+    fn is_of_volume(&self, is_read_only: bool) -> bool {
         let code = self.status.code();
         match code.sct() {
             0 => match code {
@@ -221,8 +244,7 @@ mod tests {
     use super::*;
 
     fn failed(status: Status) -> Failed {
-        let command = Command::blocks(opcode::io::WRITE, 1, 8, 4);
-        Failed { command, copy_blocks: 0, status, os_error: 0 }
+        Failed::of(&Command::blocks(opcode::io::WRITE, 1, 8, 4), status, 0)
     }
 
     #[test]
@@ -242,7 +264,7 @@ mod tests {
 
     #[test]
     fn what_was_left_out_is_told_though_nothing_follows() {
-        let failures = Failures::new(&"nqn.2026-11.com.example:a".into(), 1);
+        let failures = Failures::new(Served::Export("a".into()));
         let start = Instant::now();
         let note = || {
             let mut told = failures.told();
@@ -303,12 +325,9 @@ mod tests {
 
     #[test]
     fn blocks_are_those_of_the_command() {
-        let at = |opcode| {
-            let command = Command::blocks(opcode, 1, 8, 4);
-            Failed { command, copy_blocks: 9, ..failed(Status::WRITE_FAULT) }.blocks()
-        };
-        assert_eq!(at(opcode::io::WRITE), Some((8, 4)));
-        assert_eq!(at(opcode::io::COPY), Some((8, 9)));
-        assert_eq!((at(opcode::io::FLUSH), at(opcode::io::DATASET_MANAGEMENT)), (None, None));
+        let of =
+            |opcode| Failed::of(&Command::blocks(opcode, 1, 8, 4), Status::WRITE_FAULT, 0).blocks;
+        assert_eq!((of(opcode::io::WRITE), of(opcode::io::VERIFY)), (Some((8, 4)), Some((8, 4))));
+        assert_eq!((of(opcode::io::FLUSH), of(opcode::io::DATASET_MANAGEMENT)), (None, None));
     }
 }
