@@ -24,8 +24,8 @@ pub mod store;
 pub use authentication::Authentication;
 pub use cores::Cores;
 pub use name::{
-    ControllerIds, LISTEN_PORT, check_nqn, parse_address, parse_host, parse_listen, parse_new_host,
-    parse_nqn, parse_one_host,
+    ControllerIds, LISTEN_PORT, check_nqn, parse_address, parse_host, parse_listen, parse_nqn,
+    parse_one_host,
 };
 
 use limits::{ANA_GROUP_MAX, HOSTS_MAX, LISTENERS_MAX, NAMESPACES_MAX, SUBSYSTEMS_MAX};

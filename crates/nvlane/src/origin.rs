@@ -5,7 +5,7 @@ use crate::cli::ServeArgs;
 use crate::config::authentication::{SECRET, is_secret};
 use crate::config::identity::{Machine, identifying};
 use crate::config::store::{Start, fingerprint};
-use crate::config::{ANY_HOST, Authentication, Config, Namespace, Subsystem, file, parse_nqn};
+use crate::config::{ANY_HOST, Authentication, Config, Namespace, Subsystem, file, parse_one_host};
 use crate::daemon::Threads;
 use anyhow::{Context, Error, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -171,7 +171,7 @@ fn host_key(text: &str) -> Result<(String, String)> {
     let (host, file) = parts.with_context(|| {
         format!("`{text}` is not NQN=FILE, a host and the file that its key is in")
     })?;
-    Ok((parse_nqn(host).map_err(Error::msg)?, absolute(Path::new(file))?))
+    Ok((parse_one_host(host).map_err(Error::msg)?, absolute(Path::new(file))?))
 }
 
 /// As [`absolute`], of the file of a key: one that is a key itself is not said again.

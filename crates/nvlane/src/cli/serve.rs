@@ -1,6 +1,6 @@
 //! `nvlane serve`.
 
-use crate::config::{ControllerIds, Cores, parse_listen, parse_new_host, parse_nqn};
+use crate::config::{ControllerIds, Cores, parse_host, parse_listen, parse_nqn};
 use crate::size;
 use clap::Args;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NQN", value_parser = parse_nqn, conflicts_with = "config")]
     pub nqn: Option<String>,
     /// Let only this host connect (* for any); may be given more than once.
-    #[arg(long, value_name = "NQN", value_parser = parse_new_host, conflicts_with = "config")]
+    #[arg(long, value_name = "NQN", value_parser = parse_host, conflicts_with = "config")]
     pub allow_host: Vec<String>,
     /// Let this host connect, as --allow-host does, if it proves by the key in that file (`nvlane key new`) that it is who it
     /// says it is; may be given more than once.

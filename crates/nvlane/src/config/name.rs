@@ -49,17 +49,12 @@ pub fn parse_nqn(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Reads a host for a new server from a command line, where a name of another form is mostly a mistake: an NQN, or `*`.
-pub fn parse_new_host(text: &str) -> Result<String, String> {
-    if text == super::ANY_HOST { Ok(text.to_owned()) } else { parse_nqn(text) }
-}
-
-/// Reads a host of a server that runs: a name, or `*`.
+/// Reads a host from a command line: a name, or `*`.
 pub fn parse_host(text: &str) -> Result<String, String> {
     if text == super::ANY_HOST { Ok(text.to_owned()) } else { parse_one_host(text) }
 }
 
-/// Reads the name of a host of a server that runs. By the specification (NVMe Base 2.1, 4.7) it is an NQN, UTF-8 of 223 bytes at
+/// Reads the name of a host from a command line. By the specification (NVMe Base 2.1, 4.7) it is an NQN, UTF-8 of 223 bytes at
 /// most that begins with `nqn.`; but a host has its name already, Linux lets it have any, and so do the target and what is
 /// imported: who is let in as `testhost` by a file is to be allowed, disallowed and given a key as that.
 pub fn parse_one_host(text: &str) -> Result<String, String> {

@@ -528,6 +528,36 @@ fn a_host_whose_name_is_of_no_form_can_be_let_in_and_kept_out() {
     }
 }
 
+/// By the command line of a new server too.
+#[test]
+fn a_new_server_lets_in_hosts_whose_names_are_of_no_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("k");
+    assert!(nvlane().args(["key", "new"]).arg(&key).output().unwrap().status.success());
+    let of = |host: &str| format!("{host}={}", key.display());
+    let longest = "n".repeat(223);
+    let (with_key, controller) = (of("other"), of("other"));
+    let args = ["mem:1M", "--allow-host", "testhost", "--allow-host", &longest];
+    let keys = ["--host-key", &with_key, "--host-ctrl-key", &controller];
+    let daemon = Daemon::start(dir.path(), &[&args[..], &keys].concat());
+    let subsystem = daemon.call("config_get", json!({}))["subsystems"][0].clone();
+    assert_eq!(subsystem["allowed_hosts"], json!(["testhost", longest, "other"]));
+    drop(daemon);
+    let long = "n".repeat(224);
+    for (option, refused) in [
+        ("--allow-host", String::new()),
+        ("--allow-host", long.clone()),
+        ("--host-key", of("")),
+        ("--host-key", of(&long)),
+    ] {
+        let mut command = nvlane();
+        command.args(["serve", "mem:1M", "--listen", "127.0.0.1:0", option, &refused]);
+        let output = command.arg("--data-dir").arg(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("is no NQN"), "{option}: {said}");
+    }
+}
+
 /// As nvme-cli takes it.
 #[test]
 fn an_id_may_be_given_in_hexadecimal() {

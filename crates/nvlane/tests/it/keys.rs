@@ -172,7 +172,7 @@ fn mistakes_on_the_command_line_are_told() {
         (vec!["--host-key", &of(&secret)], vec!["key itself"]),
         (vec!["--host-key", HOST], vec!["NQN=FILE"]),
         (vec!["--host-key", &of("")], vec!["NQN=FILE"]),
-        (vec!["--host-key", "*=h.key"], vec!["NQN"]),
+        (vec!["--host-key", "*=h.key"], vec!["any host"]),
         (vec!["--host-key", &of("h.key"), "--host-key", &of("h.key")], vec!["twice", HOST]),
         (vec!["--host-ctrl-key", &of("h.key")], vec!["--host-key"]),
         (

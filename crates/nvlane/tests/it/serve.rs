@@ -203,7 +203,7 @@ fn mistakes_of_newcomers_cost_one_line_and_leave_nothing_behind() {
     for (args, parts) in [
         (vec![link], vec!["own.img", "link.img", "twice"]),
         (vec!["--nqn", "bogus"], vec!["bogus", "nqn."]),
-        (vec!["--allow-host", "bogus"], vec!["bogus", "nqn."]),
+        (vec!["--allow-host", "bo gus"], vec!["bo gus", "nqn."]),
         (vec!["--log", "bogus,,"], vec!["bogus,,", "error, warn, info, debug, trace"]),
         (
             vec!["--listen", "no.such.host.invalid:1"],
