@@ -215,7 +215,8 @@ struct nvl_command {
      */
     uint16_t reserved;
     /**
-     * Namespace; of an I/O command it is the volume's own, whatever stands here.
+     * Namespace. Of an I/O command it is the volume's own, whatever stands here; an admin command names none (0), all
+     * (FFFFFFFFh) or the volume's own (1 where that has no such id), or it is refused (Invalid Namespace or Format).
      */
     uint32_t nsid;
     /**

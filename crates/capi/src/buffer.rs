@@ -3,10 +3,12 @@
 use crate::failure::{Failure, answer};
 use crate::handle::{self, Handle};
 use crate::session::nvl_session;
+use crate::submission::Entries;
 use reactor::Buffer;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::rc::Rc;
+use std::ptr;
+use std::rc::{Rc, Weak};
 use volume::session::Session;
 
 /// Bytes of the largest buffer of nvl_buffer_new().
@@ -22,6 +24,8 @@ pub(crate) struct Memory {
     /// The start of `buffer`'s bytes: commands write to them, so nobody makes references to them.
     pub(crate) start: *mut u8,
     buffer: Buffer,
+    /// Those of the session whose ring knows the buffer.
+    entries: Weak<Entries>,
     /// Commands in flight.
     pub(crate) users: Cell<u32>,
 }
@@ -33,6 +37,11 @@ impl Memory {
 
     pub(crate) fn fixed_index(&self) -> Option<u16> {
         self.buffer.fixed_index()
+    }
+
+    /// The same for a session of those entries: another one's ring has something else in that place, or nothing.
+    pub(crate) fn fixed_index_in(&self, entries: &Rc<Entries>) -> Option<u16> {
+        if ptr::eq(self.entries.as_ptr(), Rc::as_ptr(entries)) { self.fixed_index() } else { None }
     }
 }
 
@@ -80,7 +89,12 @@ unsafe fn new(
         ));
     };
     buffer.as_mut_slice().fill(0);
-    let memory = Memory { start: buffer.as_mut_ptr(), buffer, users: Cell::new(0) };
+    let memory = Memory {
+        start: buffer.as_mut_ptr(),
+        buffer,
+        entries: Rc::downgrade(&session.entries),
+        users: Cell::new(0),
+    };
     // SAFETY: as the caller promised.
     Ok(unsafe { handle::give(Rc::new(memory), out) })
 }

@@ -27,7 +27,8 @@ pub struct nvl_command {
     pub flags: u8,
     /// 0.
     pub reserved: u16,
-    /// Namespace; of an I/O command it is the volume's own, whatever stands here.
+    /// Namespace. Of an I/O command it is the volume's own, whatever stands here; an admin command names none (0), all
+    /// (FFFFFFFFh) or the volume's own (1 where that has no such id), or it is refused (Invalid Namespace or Format).
     pub nsid: u32,
     /// Command dword 2.
     pub cdw2: u32,
@@ -297,7 +298,7 @@ unsafe fn submit(volume: *mut nvl_volume, command: *const nvl_command) -> Result
     // SAFETY: as the caller promised.
     let command = unsafe { read(command) }?;
     // SAFETY: as the caller promised.
-    let (data, memory) = unsafe { data_of(&command) }?;
+    let (data, memory) = unsafe { data_of(&command, &volume.entries) }?;
     let memo = Memo::new(&volume.entries).ok_or_else(|| rejected(Reason::Full))?;
     // SAFETY: as the caller promised.
     let metadata = unsafe { raw(command.metadata, command.metadata_len, "metadata") }?;
@@ -319,7 +320,10 @@ unsafe fn submit(volume: *mut nvl_volume, command: *const nvl_command) -> Result
 /// # Safety
 /// As for [`nvl_submit`].
 #[inline]
-unsafe fn data_of(command: &nvl_command) -> Result<(Bytes, Option<Rc<Memory>>), Failure> {
+unsafe fn data_of(
+    command: &nvl_command,
+    entries: &Rc<Entries>,
+) -> Result<(Bytes, Option<Rc<Memory>>), Failure> {
     if command.buffer.is_null() {
         // SAFETY: as the caller promised.
         return Ok((unsafe { raw(command.data, command.data_len, "data") }?, None));
@@ -335,8 +339,9 @@ unsafe fn data_of(command: &nvl_command) -> Result<(Bytes, Option<Rc<Memory>>), 
     if len == 0 {
         return Ok((Bytes::None, None));
     }
+    let fixed = memory.fixed_index_in(entries);
     // SAFETY: within the buffer, which its entry keeps; its pages are registered under this index.
-    let bytes = unsafe { RawBytes::new(memory.start.add(at - start), len, memory.fixed_index()) };
+    let bytes = unsafe { RawBytes::new(memory.start.add(at - start), len, fixed) };
     Ok((Bytes::Raw(bytes), Some(Rc::clone(memory))))
 }
 

@@ -268,6 +268,10 @@ impl Namespace for Path {
         Ok(IoQueue::open(&self.control, self.id, &self.shared, reactor, Some(self.clone())))
     }
 
+    fn nsid(&self) -> Option<u32> {
+        Some(self.shared.standing().nsid).filter(|nsid| *nsid != 0)
+    }
+
     fn refresh(&self) -> io::Result<bool> {
         let now = self.shared.subsystem.limits();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

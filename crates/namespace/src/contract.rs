@@ -120,10 +120,17 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Whether commands may come with [`Data::Vectors`], data in several pieces: all but Compare, Copy and Dataset
-    /// Management, which layers look into.
-    fn takes_vectors(&self) -> bool {
-        false
+    /// How many pages the data of an I/O command may touch that comes with [`Data::Vectors`], in several pieces: all may but
+    /// Compare, Copy and Dataset Management, which layers look into. 0 where none may. What comes in one piece may touch as
+    /// many, if it is no memory of the pool.
+    fn vectors_pages(&self) -> u32 {
+        0
+    }
+
+    /// The id by which its controller knows the namespace, where that is known. Admin commands that name any id but 0 and
+    /// [`nvme::NSID_ALL`] are for this one, and go down as such: whoever passes on another's must look first.
+    fn nsid(&self) -> Option<u32> {
+        None
     }
 
     /// Plays a power cut: forgets every acknowledged write that was neither flushed nor made

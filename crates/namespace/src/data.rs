@@ -25,7 +25,7 @@ pub enum Data {
     /// The source ranges of a Copy.
     Sources(Box<Sources>),
     /// Pieces of memory that together are the data, in their order. Given only to namespaces that say so
-    /// ([`crate::Namespace::takes_vectors`]), and never with Compare, Copy and Dataset Management.
+    /// ([`crate::Namespace::vectors_pages`]), and never with Compare, Copy and Dataset Management.
     Vectors(Vectors),
     /// Pages of the kernel, which have no address here. Given only to namespaces that say so
     /// ([`crate::Namespace::takes_registered`]), and only with Read and Write.

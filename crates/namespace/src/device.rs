@@ -431,8 +431,12 @@ impl Namespace for Device {
         !self.polled() && self.options.sqpoll.is_none() && self.limits.metadata_bytes == 0
     }
 
-    fn takes_vectors(&self) -> bool {
-        true
+    fn vectors_pages(&self) -> u32 {
+        self.facts.segments_max
+    }
+
+    fn nsid(&self) -> Option<u32> {
+        Some(self.nsid)
     }
 
     fn refresh(&self) -> io::Result<bool> {

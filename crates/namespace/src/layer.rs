@@ -63,9 +63,14 @@ macro_rules! pass_to_child {
             self.child.takes_registered()
         }
     };
-    (@ takes_vectors) => {
-        fn takes_vectors(&self) -> bool {
-            self.child.takes_vectors()
+    (@ vectors_pages) => {
+        fn vectors_pages(&self) -> u32 {
+            self.child.vectors_pages()
+        }
+    };
+    (@ nsid) => {
+        fn nsid(&self) -> Option<u32> {
+            self.child.nsid()
         }
     };
     (@ paths) => {
@@ -164,9 +169,12 @@ use nvme::Command;
 use nvme::opcode::io as opcode;
 
 /// Whether an admin command surely leaves the namespace as it is.
-pub(crate) fn admin_changes_nothing(code: u8) -> bool {
+pub fn admin_changes_nothing(code: u8) -> bool {
     use nvme::opcode::admin;
-    matches!(code, admin::IDENTIFY | admin::GET_LOG_PAGE | admin::GET_FEATURES)
+    matches!(
+        code,
+        admin::IDENTIFY | admin::GET_LOG_PAGE | admin::GET_FEATURES | admin::GET_LBA_STATUS
+    )
 }
 
 /// Whether a command addresses `block_count` logical blocks from `slba`.

@@ -290,7 +290,7 @@ impl Buffer {
 
     /// Whether the memory is of this pool.
     #[inline]
-    pub(crate) fn is_of(&self, pool: &BufferPool) -> bool {
+    pub fn is_of(&self, pool: &BufferPool) -> bool {
         Rc::ptr_eq(&self.pool, &pool.shared)
     }
 

@@ -48,7 +48,7 @@ use flights::Flights;
 use namespace::Namespace;
 use namespace::copy::Other;
 use nvme::limits::Passthrough;
-use nvme::{Limits, Status, opcode};
+use nvme::{Limits, NSID_ALL, Status, opcode};
 use overlaps::Overlaps;
 use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
 use std::cell::{Cell, RefCell};
@@ -69,6 +69,9 @@ pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// Turns that [`Session::arm`] takes while there is something to do that completes no command.
 const ROUNDS_MAX: usize = 64;
+
+/// Bytes of a page of memory, as the kernel counts them.
+const PAGE_BYTES: usize = 4096;
 
 /// How long what a volume said of itself is relied upon.
 const LIMITS_AGE: Duration = Duration::from_secs(1);
@@ -147,8 +150,10 @@ struct Open {
     looks: bool,
     /// Ordinary memory must lie at a multiple of this, or is copied.
     alignment: usize,
-    /// Data may go down in pieces.
-    takes_vectors: bool,
+    /// Data may go down in pieces that touch so many pages.
+    vectors_pages: u32,
+    /// The same of one piece, if it begins at no page.
+    unaligned_max: usize,
 }
 
 struct Core {
@@ -222,9 +227,22 @@ impl Session {
         let id = VolumeId(NEXT.fetch_add(1, Ordering::Relaxed));
         let limits = RefCell::new(limits);
         let ask_at = Cell::new(Instant::now() + LIMITS_AGE);
-        let takes_vectors = namespace.takes_vectors();
+        let vectors_pages = namespace.vectors_pages();
+        let unaligned_max = match vectors_pages {
+            0 => usize::MAX,
+            pages => (pages as usize - 1) * PAGE_BYTES,
+        };
         let sides = Rc::new(Other { namespace, queue });
-        let open = Rc::new(Open { id, sides, limits, ask_at, looks, alignment, takes_vectors });
+        let open = Rc::new(Open {
+            id,
+            sides,
+            limits,
+            ask_at,
+            looks,
+            alignment,
+            vectors_pages,
+            unaligned_max,
+        });
         self.core.flights.opened(&open);
         Ok(Volume { core: Rc::clone(&self.core), open })
     }
@@ -395,6 +413,9 @@ impl Open {
     /// between refuses by itself.
     #[inline]
     fn check(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+        if submission.admin {
+            self.check_nsid(submission)?;
+        }
         if now < self.ask_at.get()
             && let Ok(bytes) = check::check(submission, &self.limits.borrow())
         {
@@ -405,6 +426,9 @@ impl Open {
 
     /// The same of a command with data in several pieces.
     fn check_pieces(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+        if submission.admin {
+            self.check_nsid(submission)?;
+        }
         if now < self.ask_at.get()
             && let Ok(bytes) = check::check_pieces(submission, &self.limits.borrow())
         {
@@ -412,6 +436,18 @@ impl Open {
         }
         self.look(now);
         check::check_pieces(submission, &self.ask())
+    }
+
+    /// Refuses an admin command for another namespace than the volume's: it would be carried out on that.
+    #[cold]
+    fn check_nsid(&self, submission: &Submission) -> Result<(), Status> {
+        let named = submission.command.nsid.get();
+        // Whatever is below: it is one namespace.
+        let own = || self.sides.namespace.nsid().unwrap_or(check::NSID);
+        match matches!(named, 0 | NSID_ALL) || named == own() {
+            true => Ok(()),
+            false => Err(Status::INVALID_NAMESPACE.dnr()),
+        }
     }
 
     /// Whether a command's pieces go down as they are: layers look into the data of some commands, and the driver has its
@@ -431,7 +467,18 @@ impl Open {
                 opcode::io::COMPARE | opcode::io::DATASET_MANAGEMENT | opcode::io::COPY
             ),
         };
-        self.takes_vectors && !in_one && vectors.count() <= namespace::Vectors::COUNT_MAX
+        // Of admin commands the driver copies what it cannot list.
+        let fits = *admin || vectors.pages() <= self.vectors_pages as usize;
+        self.vectors_pages > 0
+            && !in_one
+            && fits
+            && vectors.count() <= namespace::Vectors::COUNT_MAX
+    }
+
+    /// Whether `bytes` of ordinary memory may touch more pages than the driver takes, where no two lie beside one another.
+    #[inline]
+    fn is_scattered(&self, data: &Bytes, bytes: usize) -> bool {
+        bytes > self.unaligned_max && bytes <= BufferPool::buffer_len_max() && data.is_unaligned()
     }
 
     #[cold]

@@ -7,6 +7,7 @@ use super::{Handle, IoQueue};
 use crate::passed::Passing;
 use crate::shared::Counters;
 use namespace::Request;
+use namespace::layer::admin_changes_nothing;
 use nvme::feature::Fid;
 use nvme::{Command, Status, opcode};
 use std::cell::{Cell, RefCell};
@@ -44,7 +45,7 @@ impl IoQueue {
         if is_ours(command) {
             return Err(Status::OPERATION_DENIED.dnr());
         }
-        if options.read_only && !changes_nothing(command) {
+        if options.read_only && !admin_changes_nothing(command.opcode) {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
         }
         let len = request.data.len();
@@ -120,15 +121,6 @@ fn is_ours(command: &Command) -> bool {
         ),
         _ => false,
     }
-}
-
-/// Of what a read-only volume takes.
-fn changes_nothing(command: &Command) -> bool {
-    use opcode::admin;
-    matches!(
-        command.opcode,
-        admin::IDENTIFY | admin::GET_LOG_PAGE | admin::GET_FEATURES | admin::GET_LBA_STATUS
-    )
 }
 
 #[cfg(test)]

@@ -42,12 +42,19 @@ fn enough(moved: Option<u64>, bytes: usize) -> Result<(), Status> {
 fn moved_admin(command: &Command) -> Option<u64> {
     let dwords = |count_z: u32| (u64::from(count_z) + 1) * 4;
     let (cdw10, cdw11) = (command.cdw10.get(), command.cdw11.get());
+    // Directive operation and type.
+    let directive = cdw11 & 0xffff;
     Some(match command.opcode {
         admin::IDENTIFY | admin::NAMESPACE_ATTACHMENT => 4096,
         // The upper half of the count is in dword 11.
         admin::GET_LOG_PAGE => dwords(cdw10 >> 16 | cdw11 << 16),
         // Create; there is nothing to be transferred to delete.
         admin::NAMESPACE_MANAGEMENT if cdw10 & 0xf == 0 => 4096,
+        // Maximum number of dwords (NVM 1.1, section 4.2.1).
+        admin::GET_LBA_STATUS => dwords(command.cdw12.get()),
+        // Enable Directive, Release Identifier, Release Resources; Allocate Resources: all is in the command.
+        admin::DIRECTIVE_SEND if matches!(directive, 0x0001 | 0x0101 | 0x0102) => 0,
+        admin::DIRECTIVE_RECEIVE if directive == 0x0103 => 0,
         admin::FIRMWARE_DOWNLOAD | admin::DIRECTIVE_SEND | admin::DIRECTIVE_RECEIVE => {
             dwords(cdw10)
         }
@@ -141,12 +148,19 @@ mod tests {
             (command(admin::NAMESPACE_ATTACHMENT, 0, 0), 4096),
             (command(admin::FIRMWARE_DOWNLOAD, 1023, 0), 4096),
             (command(admin::DIRECTIVE_RECEIVE, 7, 0), 32),
+            (Command { cdw12: 1023.into(), ..command(admin::GET_LBA_STATUS, 0, 0) }, 4096),
             (command(admin::SECURITY_SEND, 0, 520), 520),
         ] {
             assert_eq!(admin_data(&command, bytes), Ok(()), "{command:?}");
             let refused = Err(Status::INVALID_FIELD.dnr());
             assert_eq!(admin_data(&command, bytes - 1), refused, "{command:?}");
         }
+        // Nor do directives whose command says all.
+        for operation in [0x0001, 0x0101, 0x0102] {
+            assert_eq!(admin_data(&command(admin::DIRECTIVE_SEND, 0, operation), 0), Ok(()));
+        }
+        assert_eq!(admin_data(&command(admin::DIRECTIVE_RECEIVE, 0, 0x0103), 0), Ok(()));
+        assert!(admin_data(&command(admin::DIRECTIVE_RECEIVE, 0, 0x0101), 0).is_err());
         // Deleting a namespace transfers nothing, and what a vendor's command does is not known.
         assert_eq!(admin_data(&command(admin::NAMESPACE_MANAGEMENT, 1, 0), 0), Ok(()));
         assert_eq!(admin_data(&command(admin::VENDOR_FIRST, 0, 0), 0), Ok(()));

@@ -15,6 +15,8 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Largest data transfer of one command: the largest buffer of the pool.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
+/// Pieces where the driver does not say how many it takes, and the most that are passed on.
+const SEGMENTS_MAX: u32 = crate::Vectors::COUNT_MAX as u32;
 
 /// Where the Zoned Namespace Command Set specific Identify Namespace data structure has its LBA format
 /// extensions, 16 bytes each, and in them the Zone Descriptor Extension Size in units of 64 bytes (Zoned
@@ -48,6 +50,8 @@ pub(super) struct Facts {
     /// Bytes of a Zone Descriptor Extension: as many as the format has, or the most where the device
     /// does not say.
     pub(super) zone_extension_bytes: u32,
+    /// Pieces of memory of which no two lie beside one another that a command may have, as the driver says.
+    pub(super) segments_max: u32,
     /// NQN of the subsystem. This very object tells the device from others of the same name (`names`).
     pub(super) nqn: Option<Arc<str>>,
     /// Why the device's own Copy is not used; none where it is.
@@ -98,6 +102,9 @@ pub(super) fn limits(
         nguid: Some(namespace.nguid).filter(|nguid| *nguid != [0; 16]),
         protection: Protection::of(&namespace, metadata_bytes, data.nvm_namespace),
         zone_extension_bytes: zone_format.unwrap_or(ZONE_EXTENSION_BYTES_MAX),
+        segments_max: queue
+            .segments_max
+            .map_or(SEGMENTS_MAX, |count| count.clamp(1, SEGMENTS_MAX.into()) as u32),
         nqn: nqn(&controller.subnqn),
         no_copy: copy.err(),
     };
@@ -259,6 +266,7 @@ mod tests {
         let expected = Facts {
             zone_extension_bytes: ZONE_EXTENSION_BYTES_MAX,
             no_copy: Some("the device has none"),
+            segments_max: SEGMENTS_MAX,
             ..Facts::default()
         };
         assert_eq!(facts, expected);

@@ -153,7 +153,10 @@ impl Queue for DeviceQueue {
         if !self.device.limits.passthrough.admin {
             return request.finish(Status::INVALID_OPCODE.dnr());
         }
-        match check::admin_data(&request.command, request.data.len()) {
+        let checked = check::admin_data(&request.command, request.data.len());
+        // The driver's number of bytes has 32 bits.
+        let has_room = u32::try_from(request.metadata.len()).is_ok();
+        match checked.and(if has_room { Ok(()) } else { Err(Status::INVALID_FIELD.dnr()) }) {
             Ok(()) => self.start_admin(request),
             Err(status) => request.finish(status),
         }
@@ -230,6 +233,10 @@ impl DeviceQueue {
     }
 
     fn check_metadata(&self, request: &Request) -> Result<(), Status> {
+        // The driver's number of bytes has 32 bits.
+        if u32::try_from(request.metadata.len()).is_err() {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
         let per_block = usize::from(self.device.limits.metadata_bytes);
         let moves = moves_blocks(request.command.opcode);
         let expected = if moves { request.command.block_count() as usize * per_block } else { 0 };

@@ -90,7 +90,7 @@ fn made(node: &str, passthrough: Passthrough, parent: impl Into<PathBuf>) -> Dev
         nsid: 7,
         limits,
         blocks: AtomicU64::new(limits.blocks),
-        facts: Facts { nqn: Some("nqn.x:y".into()), ..Facts::default() },
+        facts: Facts { nqn: Some("nqn.x:y".into()), segments_max: 128, ..Facts::default() },
         shape: shape::Watch::new(shape(SHAPE[0])),
         flights: Flights::default(),
         zoned: false,
@@ -585,7 +585,7 @@ fn commands_name_the_registered_file_and_the_registered_buffer() {
 fn pieces_go_to_the_driver_as_they_are() {
     let reactor = reactor();
     let device = device("/dev/null", Passthrough::ALL);
-    assert!(device.takes_vectors());
+    assert!(device.vectors_pages() > 0);
     let queue = queue::DeviceQueue::open(device, &reactor).unwrap();
     let (mut one, mut other) = (vec![0u8; 1000], vec![0u8; 3096]);
     let list = [&mut one, &mut other]

@@ -172,7 +172,7 @@ impl Namespace for Guard {
         Ok(GuardQueue::open(self, child, reactor))
     }
 
-    pass_to_child!(takes_registered takes_vectors refresh resize flush cut paths numa_node each_program);
+    pass_to_child!(takes_registered vectors_pages nsid refresh resize flush cut paths numa_node each_program);
     pass_to_child!(tune allocation copies_on_threads);
     pass_to_child!(volatile_epoch access writes_back write_off gives_checksums);
     pass_to_child!(retry_delays lost snapshot);

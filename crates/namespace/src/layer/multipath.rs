@@ -302,6 +302,13 @@ impl Namespace for Multipath {
         self.paths.iter().all(|path| path.gives_checksums())
     }
 
+    /// That of the paths that know theirs, if it is one.
+    fn nsid(&self) -> Option<u32> {
+        let mut known = self.paths.iter().filter_map(|path| path.nsid());
+        let first = known.next()?;
+        known.all(|other| other == first).then_some(first)
+    }
+
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
         Ok(MultipathQueue::open(self, reactor)?)
     }

@@ -118,7 +118,7 @@ impl Namespace for Volatile {
     }
 
     pass_to_child!(refresh resize uuid keeps_blocks_whole paths numa_node each_program tune);
-    pass_to_child!(last_guard retry_delays lost access);
+    pass_to_child!(last_guard retry_delays lost access nsid);
 
     /// Writes down on a reactor of its own: the serving ones may have ended.
     fn flush(&self) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! Whose memory a command's data is, as callers see it.
 
-use super::{Ranges, Vectors};
-use reactor::Buffer;
+use super::{PAGE_BYTES, Ranges, Vectors};
+use reactor::{Buffer, BufferPool};
 use std::fmt;
 
 /// Memory of a command: what it writes, or where it reads to.
@@ -121,11 +121,15 @@ impl Bytes {
         }
     }
 
-    /// Where the bytes begin, and the registered buffer that they are in.
+    /// Where the bytes begin, and the registered buffer that they are in: one of `pool`, since another session's pool is
+    /// known to that session's ring alone.
     #[inline]
-    pub(super) fn place(&mut self) -> (*mut u8, Option<u16>) {
+    pub(super) fn place(&mut self, pool: &BufferPool) -> (*mut u8, Option<u16>) {
         match self {
-            Bytes::Fixed(buffer) => (buffer.as_mut_ptr(), buffer.fixed_index()),
+            Bytes::Fixed(buffer) => {
+                let fixed = if buffer.is_of(pool) { buffer.fixed_index() } else { None };
+                (buffer.as_mut_ptr(), fixed)
+            }
             Bytes::Raw(bytes) => (bytes.pointer, bytes.fixed),
             Bytes::Owned(bytes) => (bytes.as_mut_ptr(), None),
             Bytes::None | Bytes::Ranges(_) | Bytes::Vectors(_) => {
@@ -172,6 +176,16 @@ impl Bytes {
             Bytes::Owned(bytes) => bytes.as_mut_ptr(),
             Bytes::Raw(bytes) => bytes.pointer,
         }
+    }
+
+    /// Whether the kernel has to look up the memory's pages, and it does not begin with one.
+    pub(super) fn is_unaligned(&self) -> bool {
+        let is_registered = match self {
+            Bytes::Fixed(_) => true,
+            Bytes::Raw(bytes) => bytes.fixed.is_some(),
+            _ => false,
+        };
+        !is_registered && !self.as_ptr().addr().is_multiple_of(PAGE_BYTES)
     }
 
     #[inline]

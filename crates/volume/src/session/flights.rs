@@ -7,7 +7,7 @@ use super::{Bytes, Done, Open, Reason, Rejected, Submission, VolumeId};
 use namespace::copy::{Other, Sources};
 use namespace::{Data, Part, Request, Sink};
 use nvme::{Limits, Status, opcode};
-use reactor::{Buffer, Reactor};
+use reactor::{Buffer, BufferPool, Reactor};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -166,7 +166,8 @@ impl Flights {
         }
         let checked = open.check(&submission, reactor.now());
         if let Ok(bytes) = checked
-            && is_misplaced(&submission, bytes, open.alignment)
+            && (is_misplaced(&submission, bytes, open.alignment)
+                || open.is_scattered(&submission.data, bytes))
         {
             return self.start_copied(open, reactor, index, submission, bytes);
         }
@@ -179,7 +180,7 @@ impl Flights {
         let place = &mut places[index as usize];
         let mut request = place.take(open, submission);
         match checked {
-            Ok(bytes) => place.lend(&mut request, bytes),
+            Ok(bytes) => place.lend(&mut request, bytes, reactor.buffers()),
             Err(status) => {
                 drop(places);
                 self.refuse(index, request, status);
@@ -203,6 +204,12 @@ impl Flights {
     ) -> Result<(), Rejected> {
         let checked = open.check_pieces(&submission, reactor.now());
         let as_they_are = open.takes_pieces(&submission);
+        // What has to be copied is to have room in the pool.
+        let fits = |bytes: &usize| as_they_are || *bytes <= BufferPool::buffer_len_max();
+        let checked = checked.and_then(|bytes| match fits(&bytes) {
+            true => Ok(bytes),
+            false => Err(Status::INVALID_FIELD.dnr()),
+        });
         if let Ok(bytes @ 1..) = checked
             && !as_they_are
         {
@@ -215,7 +222,7 @@ impl Flights {
         let mut request = place.take(open, submission);
         match checked {
             Ok(bytes) => {
-                place.lend(&mut request, 0);
+                place.lend(&mut request, 0, reactor.buffers());
                 if let Bytes::Vectors(vectors) = &mut place.data
                     && bytes > 0
                 {
@@ -259,7 +266,7 @@ impl Flights {
         let mut places = self.places.borrow_mut();
         let place = &mut places[index as usize];
         let mut request = place.take(open, submission);
-        place.lend(&mut request, 0);
+        place.lend(&mut request, 0, reactor.buffers());
         let (pointer, fixed) = (copy.as_mut_ptr(), copy.ensure_registered());
         (place.is_plain, place.copy) = (false, Some(copy));
         // SAFETY: the copy rests in this place until the command was completed, or until nobody is left who could use
@@ -551,13 +558,13 @@ impl Place {
 
     /// Gives the request the first `bytes` of the data, and the metadata.
     #[inline]
-    fn lend(&mut self, request: &mut Request, bytes: usize) {
+    fn lend(&mut self, request: &mut Request, bytes: usize, pool: &BufferPool) {
         debug_assert!(matches!((&request.data, &request.metadata), (Data::None, Data::None)));
         // SAFETY: the memory rests in this place until the command was completed, or until nobody is left who
         // could use it (`Flights::forget`); a vector's bytes do not move with it.
         unsafe {
             if bytes > 0 {
-                let (pointer, fixed) = self.data.place();
+                let (pointer, fixed) = self.data.place(pool);
                 fill(&mut request.data, Data::Part(Part::new(pointer, bytes, fixed)));
             }
             let len = match &self.metadata {
@@ -566,7 +573,7 @@ impl Place {
                 metadata => metadata.piece_len(),
             };
             if len > 0 {
-                let (pointer, fixed) = self.metadata.place();
+                let (pointer, fixed) = self.metadata.place(pool);
                 fill(&mut request.metadata, Data::Part(Part::new(pointer, len, fixed)));
             }
         }

@@ -80,7 +80,8 @@ impl Submission {
         Submission { command, ..Submission::default() }
     }
 
-    /// An admin command, without data.
+    /// An admin command, without data. It names no namespace (0), all of them or the volume's own: Invalid Namespace or
+    /// Format otherwise.
     pub fn admin(command: Command) -> Submission {
         Submission { command, admin: true, ..Submission::default() }
     }

@@ -5,7 +5,7 @@
 //!   any other volume:          pieces --> memory of the pool --> volume, and back
 //! ```
 
-use super::Bytes;
+use super::{Bytes, PAGE_BYTES};
 use namespace::Data;
 use std::fmt;
 
@@ -74,6 +74,14 @@ impl Vectors {
     /// How many pieces have bytes.
     pub(super) fn count(&self) -> usize {
         self.0.pieces.iter().filter(|piece| !piece.is_empty()).count()
+    }
+
+    /// How many pages they touch.
+    pub(super) fn pages(&self) -> usize {
+        let pieces = self.0.pieces.iter().filter(|piece| !piece.is_empty());
+        pieces
+            .map(|piece| (piece.as_ptr().addr() % PAGE_BYTES + piece.len()).div_ceil(PAGE_BYTES))
+            .sum()
     }
 
     /// The data of a request.

@@ -41,6 +41,25 @@ fn parts_of_one_buffer_serve_several_commands() {
     }
 }
 
+/// Its ring knows other buffers, in the same places.
+#[test]
+fn a_buffer_of_another_session_is_memory_like_any() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (here, there) = (session(4), session(4));
+    let volume = there.open(&file(&directory, "a")).expect("a file");
+    let other = there.allocate(4096).expect("room");
+    for byte in 1..3 {
+        let mut buffer = here.allocate(4096).expect("room");
+        buffer.as_mut_slice().fill(byte);
+        execute(&there, &volume, Submission::write(0, 1, Bytes::Fixed(buffer)));
+        let buffer = here.allocate(4096).expect("room");
+        let done = execute(&there, &volume, Submission::read(0, 1, Bytes::Fixed(buffer)));
+        assert!(done.status.is_success(), "{:?}", done.status);
+        assert!(done.data.as_slice().iter().all(|found| *found == byte));
+    }
+    drop(other);
+}
+
 #[test]
 fn a_pool_that_is_used_up_is_told() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -2,8 +2,9 @@
 //! has the same.
 
 use crate::behaviour::{PATIENCE, execute, file, session};
+use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::{Data, Namespace, Queue, Request};
-use nvme::{Command, Limits, Status, opcode};
+use nvme::{Command, Limits, NSID_ALL, Status, opcode};
 use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
@@ -171,9 +172,30 @@ fn a_pool_without_room_gives_the_pieces_back() {
 /// Notes what comes down: whether it is an admin command, its opcode, and how many pieces its data is in.
 #[derive(Debug)]
 struct Noting {
-    takes_vectors: bool,
+    vectors_pages: u32,
+    nsid: Option<u32>,
+    /// Where the data of the last command in one piece began.
+    began: Mutex<Option<usize>>,
     came: Mutex<Vec<(bool, u8, u32)>>,
     limits: Limits,
+}
+
+impl Noting {
+    /// Takes no pieces.
+    fn of(limits: Limits) -> Noting {
+        Noting {
+            vectors_pages: 0,
+            nsid: None,
+            began: Mutex::default(),
+            came: Mutex::default(),
+            limits,
+        }
+    }
+
+    /// What came last.
+    fn last(&self) -> Option<(bool, u8, u32)> {
+        self.came.lock().unwrap().pop()
+    }
 }
 
 impl Namespace for Noting {
@@ -183,8 +205,11 @@ impl Namespace for Noting {
     fn open_queue(self: Arc<Self>, _reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
         Ok(Rc::new(NotingQueue(self)))
     }
-    fn takes_vectors(&self) -> bool {
-        self.takes_vectors
+    fn vectors_pages(&self) -> u32 {
+        self.vectors_pages
+    }
+    fn nsid(&self) -> Option<u32> {
+        self.nsid
     }
     fn refresh(&self) -> io::Result<bool> {
         Ok(false)
@@ -207,7 +232,9 @@ impl Namespace for Noting {
 struct NotingQueue(Arc<Noting>);
 
 impl NotingQueue {
-    fn note(&self, admin: bool, request: Box<Request>) {
+    fn note(&self, admin: bool, mut request: Box<Request>) {
+        let begins = request.data.as_mut_ptr().map(|pointer| pointer.addr());
+        *self.0.began.lock().unwrap() = begins;
         let pieces = match &request.data {
             Data::Vectors(vectors) => vectors.count(),
             Data::Part(_) => 1,
@@ -235,9 +262,9 @@ fn pieces_go_down_where_they_are_taken() {
     use opcode::{admin, io};
     let session = session(2);
     let limits = session.open("mem:1M?bs=512").expect("memory").limits();
-    for takes_vectors in [true, false] {
-        let (came, as_they_are) = (Mutex::default(), if takes_vectors { 2 } else { 1 });
-        let noting = Arc::new(Noting { takes_vectors, came, limits });
+    for vectors_pages in [1024, 8, 0] {
+        let as_they_are = if vectors_pages > 0 { 2 } else { 1 };
+        let noting = Arc::new(Noting { vectors_pages, ..Noting::of(limits) });
         let volume =
             session.adopt(Arc::clone(&noting) as Arc<dyn Namespace>, false).expect("a queue");
         let command = |opcode| Command { opcode, ..Command::default() };
@@ -261,9 +288,14 @@ fn pieces_go_down_where_they_are_taken() {
             });
             assert_eq!(status(&session, &volume, submission.data(data)), Status::SUCCESS);
             let last = noting.came.lock().unwrap().pop();
-            assert_eq!(last, Some((admin, opcode, pieces)), "{takes_vectors}");
+            assert_eq!(last, Some((admin, opcode, pieces)), "{vectors_pages}");
         }
-        for (count, wanted) in [(1024, if takes_vectors { 1024 } else { 1 }), (1025, 1)] {
+        // One byte in a page of its own each.
+        let most = vectors_pages as usize;
+        for (count, wanted) in [(most.max(2), as_they_are.max(vectors_pages)), (most + 1, 1)] {
+            if count < 2 {
+                continue;
+            }
             let data = pieces_of(&vec![1; count]);
             assert_eq!(
                 status(&session, &volume, Submission::new(command(0x81)).data(data)),
@@ -271,6 +303,107 @@ fn pieces_go_down_where_they_are_taken() {
             );
             assert_eq!(noting.came.lock().unwrap().pop(), Some((false, 0x81, wanted)));
         }
+    }
+}
+
+/// In a subsystem with several namespaces one is not taken for another.
+#[test]
+fn an_admin_command_for_another_namespace_does_not_go_down() {
+    use opcode::admin;
+    const FORMAT: u8 = 0x80;
+    let session = session(2);
+    let limits = session.open("mem:1M?bs=512").expect("memory").limits();
+    // What does not know its id is namespace 1.
+    for (own, asked) in [(Some(7), 7), (None, 1)] {
+        let noting = Arc::new(Noting { nsid: own, ..Noting::of(limits) });
+        let volume =
+            session.adopt(Arc::clone(&noting) as Arc<dyn Namespace>, false).expect("a queue");
+        for (nsid, is_sent) in [(asked, true), (0, true), (NSID_ALL, true), (2, false), (8, false)]
+        {
+            for data in [Bytes::None, vec![0; 64].into(), pieces_of(&[60, 4]).into()] {
+                for opcode in [FORMAT, admin::NAMESPACE_MANAGEMENT, admin::IDENTIFY] {
+                    let command = Command { opcode, nsid: nsid.into(), ..Command::default() };
+                    let has_data = !data.is_empty();
+                    let data = match &data {
+                        Bytes::Vectors(_) => pieces_of(&[60, 4]).into(),
+                        Bytes::None => Bytes::None,
+                        _ => Bytes::from(vec![0; 64]),
+                    };
+                    let wanted =
+                        if is_sent { Status::SUCCESS } else { Status::INVALID_NAMESPACE.dnr() };
+                    assert_eq!(
+                        status(&session, &volume, Submission::admin(command).data(data)),
+                        wanted,
+                        "{nsid} of {own:?}"
+                    );
+                    let came = noting.last().map(|(_, opcode, pieces)| (opcode, pieces > 0));
+                    assert_eq!(came, is_sent.then_some((opcode, has_data)));
+                }
+            }
+        }
+    }
+    // Commands for blocks are the volume's own, whatever they name.
+    let command = Command { nsid: 9.into(), ..Command::blocks(opcode::io::READ, 9, 0, 2) };
+    let noting = Arc::new(Noting { nsid: Some(7), ..Noting::of(limits) });
+    let volume = session.adopt(noting as Arc<dyn Namespace>, false).expect("a queue");
+    let submission = Submission::new(command).data(vec![0; 1024]);
+    assert_eq!(status(&session, &volume, submission), Status::SUCCESS);
+}
+
+/// Who reads what is not to be changed may ask which blocks are allocated.
+#[test]
+fn a_read_only_volume_takes_get_lba_status() {
+    let session = session(2);
+    let limits = session.open("mem:1M?bs=512").expect("memory").limits();
+    let noting = Arc::new(Noting { ..Noting::of(limits) });
+    let options = GuardOptions { read_only: true, ..GuardOptions::default() };
+    let below = Arc::clone(&noting) as Arc<dyn Namespace>;
+    let volume = session.adopt(Guard::new(below, options), false).expect("a queue");
+    for (opcode, wanted) in [
+        (opcode::admin::GET_LBA_STATUS, Status::SUCCESS),
+        (opcode::admin::FORMAT_NVM, Status::NAMESPACE_WRITE_PROTECTED.dnr()),
+    ] {
+        let command = Command { opcode, ..Command::default() };
+        let submission = Submission::admin(command).data(vec![0; 64]);
+        assert_eq!(status(&session, &volume, submission), wanted, "{opcode:#x}");
+        assert_eq!(noting.last().is_some(), wanted == Status::SUCCESS);
+    }
+}
+
+/// A driver that takes so many pieces of memory gets no more of them: the pool's memory lies in one piece.
+#[test]
+fn memory_that_touches_too_many_pages_goes_by_way_of_the_pool() {
+    const PAGES: usize = 16;
+    let session = session(2);
+    let limits = session.open("mem:1M?bs=512").expect("memory").limits();
+    let noting = Arc::new(Noting { vectors_pages: PAGES as u32, ..Noting::of(limits) });
+    let volume = session.adopt(Arc::clone(&noting) as Arc<dyn Namespace>, false).expect("a queue");
+    let mut memory = vec![0u8; (PAGES + 2) * 4096];
+    let page = memory.as_mut_ptr().addr().next_multiple_of(4096) - memory.as_mut_ptr().addr();
+    for (at, pages, is_own) in
+        [(0, PAGES, true), (16, PAGES - 1, true), (16, PAGES, false), (0, PAGES - 2, true)]
+    {
+        let pointer = memory[page + at..].as_mut_ptr();
+        // SAFETY: the memory outlives the command, and nobody else uses it meanwhile.
+        let bytes = unsafe { RawBytes::new(pointer, pages * 4096, None) };
+        let command = Command::blocks(opcode::io::READ, 1, 0, (pages * 8) as u32);
+        let submission = Submission::new(command).data(Bytes::Raw(bytes));
+        assert_eq!(status(&session, &volume, submission), Status::SUCCESS);
+        let begins = noting.began.lock().unwrap().take();
+        assert_eq!(begins == Some(pointer.addr()), is_own, "{pages} pages from {at} on");
+    }
+}
+
+/// What is too long for the pool is refused, instead of having room asked for that there never is.
+#[test]
+fn pieces_that_the_pool_can_never_hold_are_refused() {
+    let session = session(2);
+    let limits = session.open("mem:1M?bs=512").expect("memory").limits();
+    let volume = session.adopt(Arc::new(Noting::of(limits)), false).expect("a queue");
+    let command = Command { opcode: 0x81, ..Command::default() };
+    for (last, wanted) in [(0, Status::SUCCESS), (1, Status::INVALID_FIELD.dnr())] {
+        let data = pieces_of(&[1 << 19, 1 << 19, last]);
+        assert_eq!(status(&session, &volume, Submission::new(command).data(data)), wanted);
     }
 }
 
@@ -284,7 +417,7 @@ fn pieces_of(sizes: &[usize]) -> Vectors {
 fn what_a_command_does_not_fill_stays() {
     let session = session(2);
     let limits = session.open("mem:1M?bs=512").expect("memory").limits();
-    let noting = Arc::new(Noting { takes_vectors: false, came: Mutex::default(), limits });
+    let noting = Arc::new(Noting::of(limits));
     let volume = session.adopt(noting as Arc<dyn Namespace>, false).expect("a queue");
     let mut used = session.allocate(1024).expect("room");
     used.as_mut_slice().fill(0xee);
