@@ -185,6 +185,13 @@ fn address(volume: &mut Uri, nsid: u32) -> Result<()> {
     let own = match &mut volume.kind {
         Kind::Remote(remote) => *remote.options.association.nsid.get_or_insert(nsid),
         Kind::Device(device) => namespace_of(&device.path)?,
+        Kind::Delay(..)
+        | Kind::Rate(..)
+        | Kind::Fault(..)
+        | Kind::Volatile(..)
+        | Kind::Multipath(..) => {
+            return volume.children_mut().iter_mut().try_for_each(|child| address(child, nsid));
+        }
         // Whatever is below: it is one namespace.
         _ => 1,
     };
@@ -436,6 +443,13 @@ mod tests {
         let mut uri: Uri = "mem:1M".parse().unwrap();
         address(&mut uri, 1).unwrap();
         assert!(address(&mut uri, 7).is_err());
+        let mut uri: Uri =
+            "multipath:(delay:1ms(tcp://192.0.2.1/nqn.x:y?ns=3),tcp://192.0.2.2/nqn.x:y)"
+                .parse()
+                .unwrap();
+        assert!(address(&mut uri, 1).unwrap_err().to_string().contains("is namespace 3"));
+        address(&mut uri, 3).unwrap();
+        assert!(uri.to_string().ends_with("192.0.2.2:4420/nqn.x:y?ns=3)"), "{uri}");
     }
 
     #[test]
