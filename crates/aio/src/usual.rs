@@ -358,6 +358,10 @@ unsafe fn take_both(
         return 0;
     }
     let mut reaping = context.reaping();
+    if reaping.queue.as_ref().is_some_and(|queue| is_stopped(queue, engine)) {
+        // Or this turn would be the other side's, and all that follow as well.
+        return 0;
+    }
     let ring_first = reaping.is_ring_first();
     let mut got = 0;
     for ring in [ring_first, !ring_first] {
@@ -374,6 +378,18 @@ unsafe fn take_both(
         }
     }
     c_long::from(got)
+}
+
+/// Whether the first completion is there, and not a usual one.
+#[inline(always)]
+fn is_stopped(queue: &Completion, engine: &Engine) -> bool {
+    if queue.count() == 0 {
+        return false;
+    }
+    // SAFETY: there is one.
+    let cqe = unsafe { queue.first() };
+    let request = engine.requests().get(cqe.user_data as u32 as usize);
+    request.is_none_or(|request| !request.is_whole(cqe.res))
 }
 
 /// The only event of what was carried out inline; how many.

@@ -647,32 +647,6 @@ static void ends(int in_use)
     close(fd), close(moved);
 }
 
-/* Neither side's events wait for ever behind the other's, when there is room for one at a time. */
-static void turns(int in_use)
-{
-    context ctx = made(8, in_use);
-    int fd = filled("turns", O_RDONLY, 4096), direct = file_of("turns", O_RDONLY | O_DIRECT, 0);
-    struct iocb early = iocb_of(PREAD, direct, buffer, 512, 0), late = iocb_of(PREAD, fd, buffer + 4096, 512, 0);
-    struct io_event event;
-    memset(buffer, 99, 512);
-    CHECK(submit_one(ctx, &early), 1);
-    /* The file is zeroes; its event comes soon after them. */
-    for (int i = 0; i < 10000 && *(volatile char *)buffer == 99; i++)
-        usleep(1000);
-    usleep(100000);
-    int came = 0;
-    for (int i = 0; i < 16; i++) {
-        if (submit_one(ctx, &late) != 1 || io_getevents(ctx, 1, 1, &event, NULL) != 1)
-            CHECK(i, -1);
-        if (event.obj == (uintptr_t)&early && !came)
-            came = i + 1;
-    }
-    CHECK(came >= 1 && came <= 3, 1);
-    CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
-    CHECK(io_destroy(ctx), 0);
-    close(fd), close(direct);
-}
-
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
@@ -680,7 +654,7 @@ int main(int count, char **arguments)
         {"polls", polls},           {"signals", signals},       {"timeouts", timeouts},
         {"ring", ring_reader},      {"queues", queues},         {"transfers", transfers},
         {"handlers", handlers},     {"unwritable", unwritable}, {"closed", closed},
-        {"mixed", mixed},           {"turns", turns},           {"let_through", let_through},
+        {"mixed", mixed},           {"let_through", let_through},
         {"taken_over", taken_over},   {"own_ring", own_ring},
         {"ends", ends},             {"of_memory", of_memory},
         {NULL, NULL},

@@ -397,13 +397,53 @@ static void unknown(int in_use)
     close(fd);
 }
 
+/* No side's events wait for ever behind another's, of whatever kind they are, also where there is room for more. */
+static void turns(int in_use)
+{
+    static struct io_event events[4];
+    context ctx = made(8, in_use);
+    int fd = filled("turns", O_RDONLY, 4096), direct = file_of("turns", O_RDONLY | O_DIRECT, 0), ends[2];
+    struct iocb late = iocb_of(PREAD, fd, buffer + 4096, 512, 0);
+    CHECK(pipe(ends), 0);
+    CHECK(write(ends[1], "", 1), 1);
+    for (int kind = 0; kind < 6; kind++) {
+        struct iocb early = iocb_of(PREAD, direct, buffer, kind / 2 == 1 ? 8192 : 512, 0);
+        if (kind / 2 == 2)
+            early = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
+        /* Its place for events is known. */
+        CHECK(submit_one(ctx, &late), 1);
+        CHECK(io_getevents(ctx, 1, 4, events, NULL), 1);
+        memset(buffer, 99, 512);
+        CHECK(submit_one(ctx, &early), 1);
+        /* The file is zeroes; its event comes soon after them. */
+        for (int i = 0; i < 10000 && kind / 2 < 2 && *(volatile char *)buffer == 99; i++)
+            usleep(1000);
+        usleep(100000);
+        int came = 0, got = 0;
+        for (int i = 0; i < 16; i++) {
+            if (submit_one(ctx, &late) != 1)
+                CHECK(i, -1);
+            int count = io_getevents(ctx, 1, kind % 2 ? 4 : 1, events, NULL);
+            for (int k = 0; k < count; k++, got++)
+                if (events[k].obj == (uintptr_t)&early && !came)
+                    came = i + 1;
+        }
+        CHECK(came >= 1 && came <= 3, 1);
+        for (; got < 17; got++)
+            CHECK(io_getevents(ctx, 1, 1, events, NULL), 1);
+    }
+    CHECK(io_destroy(ctx), 0);
+    close(fd), close(direct), close(ends[0]), close(ends[1]);
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
         {"reused", reused},           {"write_only", write_only},   {"direct_left", direct_left},
         {"limited", limited},         {"interrupted", interrupted}, {"elsewhere", elsewhere},
         {"pipes", pipes},             {"allocating", allocating},   {"unknown", unknown},
-        {"distracted", distracted},   {"overtaken", overtaken},     {NULL, NULL},
+        {"distracted", distracted},   {"overtaken", overtaken},     {"turns", turns},
+        {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

@@ -89,7 +89,6 @@ cases! {
     unwritable: [Ring, Inline], 0;
     closed: [Ring, Inline], 4;
     mixed: [Ring, Inline], 0;
-    turns: [Ring, Inline], 0;
     let_through: [Inline], 0;
     taken_over: [Ring], 12;
     own_ring: [Ring], 0;
@@ -122,6 +121,7 @@ cases! {
     unknown: [Inline, Polls], 0;
     distracted: [Inline, Polls], 4;
     overtaken: [Ring, Inline], 10;
+    turns: [Ring, Inline, Polls], 0;
 }
 
 cases! {
