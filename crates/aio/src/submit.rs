@@ -520,7 +520,8 @@ impl Batch<'_> {
         };
         let is_over =
             |read: isize| read == whole || probe::ends_by(entry.fd(), entry.off() + read as u64);
-        if result >= 0 && (!trying || is_over(result)) {
+        let is_told = result >= 0 && (!trying || is_over(result));
+        if is_told || write && system::is_outcome(result) {
             if trying {
                 self.submitting.files.note_try(entry.fd(), true);
             }

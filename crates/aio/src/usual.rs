@@ -251,9 +251,9 @@ pub unsafe fn wait_here(context: &Context, engine: &Engine, address: usize, iocb
     let result = match is_alone {
         // SAFETY: passed on to the caller.
         true => unsafe { system::carry_out(write, 0, &entry) },
-        false => -1,
+        false => failure(libc::EAGAIN) as isize,
     };
-    if result < 0 {
+    if result < 0 && !system::is_outcome(result) {
         // The same once more says what is wrong.
         context.prompt.forget();
         Guard::leave_locked(submitting);

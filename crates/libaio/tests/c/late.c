@@ -171,7 +171,7 @@ static void on_signal(int number) { handled += number != 0; }
 /* A write that is short stays short: a program that looks at the result decides what becomes of the rest. */
 static void limited(int in_use)
 {
-    int fd = filled("limited", O_RDWR | O_DIRECT, 65536);
+    int fd = filled("limited", O_RDWR | O_DIRECT, 65536), files[] = {fd, file_of("limited", O_RDWR, 0)};
     context ctx = made(8, in_use);
     signal(SIGXFSZ, on_signal);
     struct rlimit before, limit;
@@ -185,8 +185,17 @@ static void limited(int in_use)
     CHECK(setrlimit(RLIMIT_FSIZE, &before), 0);
     CHECK(written, 4096);
     CHECK(handled, 0);
+    /* One that fails has failed once, and is not tried again. */
+    for (int i = 0; i < 2; i++) {
+        CHECK(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        fflush(stdout);
+        handled = 0, written = outcome(ctx, iocb_of(PWRITE, files[i], buffer, 4096, 16384));
+        CHECK(setrlimit(RLIMIT_FSIZE, &before), 0);
+        CHECK(written, -EFBIG);
+        CHECK(handled, 1);
+    }
     CHECK(io_destroy(ctx), 0);
-    close(fd);
+    close(fd), close(files[1]);
 }
 
 /* One signal ends a wait for two events, of which one is there; no event, and time, do not. */

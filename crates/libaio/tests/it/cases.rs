@@ -114,7 +114,7 @@ cases! {
     write_only: [Ring], 0;
     direct_left: [Ring], 0;
     allocating: [Ring], 0;
-    limited: [Ring], 0;
+    limited: [Ring, Inline], 0;
     interrupted: [Inline, Waits], 0;
     elsewhere: [Polls, Waits], 0;
     pipes: [Ring, Inline], 18;
