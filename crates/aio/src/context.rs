@@ -286,9 +286,11 @@ impl Context {
     }
 
     /// Whether nothing comes from the ring any more, all having gone to the kernel's context since [`Context::settle`]. What ends
-    /// without the ring waits in `inline` before it is no longer counted.
+    /// without the ring waits in `inline` before it, or its batch, is no longer counted.
     pub fn is_left(&self, engine: &Engine) -> bool {
-        self.outstanding.load(SeqCst) == 0 && engine.inline.waiting().count == 0
+        self.outstanding.load(SeqCst) == 0
+            && self.away.load(SeqCst) == 0
+            && engine.inline.waiting().count == 0
     }
 
     /// Whether all is the kernel's: nothing has to be locked, nor asked for but how many there are.
@@ -301,8 +303,8 @@ impl Context {
     /// submitting side.
     pub fn try_bare(&self, _submitting: &Guard<'_, Submitting>) {
         let is_left = self.engine().is_none_or(|engine| self.is_left(engine));
-        let is_quiet = self.waiters.load(SeqCst) == 0 && self.away.load(SeqCst) == 0;
-        if self.mode() == Mode::Native && is_left && is_quiet && !self.is_wanted() {
+        let is_quiet = self.waiters.load(SeqCst) == 0 && !self.is_wanted();
+        if self.mode() == Mode::Native && is_left && is_quiet {
             self.bare.store(true, SeqCst);
             if let Some(engine) = self.engine() {
                 engine.ring.interrupts.rest();

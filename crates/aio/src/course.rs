@@ -50,11 +50,9 @@ pub fn asking(list: usize, most: u32, submitting: &Submitting) -> u32 {
     ((0..most).take_while(asks).count() as u32).max(1)
 }
 
-/// The kernel has taken the iocb of that place in a list: the priority of the next need not be asked for, if it is the same.
-pub fn learn_priority(place: usize, submitting: &mut Submitting) {
-    if let Some(priority) = iocb_at(place).as_ref().and_then(lasting_priority) {
-        submitting.priority = Some(priority);
-    }
+/// The priority of the iocb at that place in a list: if the kernel takes it, the next need not be asked for with the same.
+pub fn priority_of(place: usize) -> Option<i16> {
+    iocb_at(place).as_ref().and_then(lasting_priority)
 }
 
 /// The priority of an iocb that the kernel has taken, if it takes that from now on. Of what moves no data it has not

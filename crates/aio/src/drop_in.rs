@@ -6,6 +6,7 @@ use crate::abi::Event;
 use crate::events;
 use crate::inside::Inside;
 use crate::lifetime::{self, CONTEXTS};
+use crate::native;
 use crate::polled;
 use crate::submit;
 use crate::system::{self, Ask, failure};
@@ -55,13 +56,13 @@ pub unsafe fn submit(context: usize, nr: c_long, iocbs: *mut *mut c_void) -> c_i
             return system::io_submit(context, nr, iocbs);
         };
         if held.is_bare()
-            && let Some(taken) = submit::barely(&held, nr, iocbs)
+            && let Some(taken) = native::submit_barely(&held, nr, iocbs)
         {
             return taken;
         }
         match Inside::enter() {
             Some(_inside) => submit::submit(&held, nr, iocbs),
-            None => submit::natively(&held, nr, iocbs),
+            None => native::submit(&held, nr, iocbs),
         }
     }
 }

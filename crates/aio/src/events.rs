@@ -606,7 +606,7 @@ impl Taking<'_> {
         // From here on whoever adds something wakes us; what came before is seen here.
         // Once all goes to the kernel's context, nobody wakes us for it.
         let native = context.native.pending.load(SeqCst) > 0 || context.mode() == Mode::Native;
-        let only_native = context.mode() == Mode::Native && context.outstanding.load(SeqCst) == 0;
+        let only_native = context.mode() == Mode::Native && context.is_left(self.engine);
         let outcome = if self.engine.inline.waiting().count > 0 || context.dead.load(SeqCst) {
             Ok(())
         } else if only_native {

@@ -1,6 +1,14 @@
 //! What went to the kernel's context, and who is waiting there.
 
+use crate::abi::{self, Iocb};
+use crate::caller;
 use crate::context::{Context, Mode};
+use crate::depth::FEW;
+use crate::inside::Inside;
+use crate::probe::Reason;
+use crate::stat::Counter;
+use crate::system;
+use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
@@ -102,4 +110,87 @@ impl Context {
         self.native.proven.load(Relaxed)
             && !(self.native.polls.load(Relaxed) && self.native.pending.load(SeqCst) > 0)
     }
+}
+
+/// The whole batch to the kernel's context.
+///
+/// # Safety
+/// What the iocbs name stays valid until their events.
+#[inline(never)]
+pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
+    if context.mode() == Mode::Proving {
+        look_at(context, nr, iocbs);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { to_kernel(context, nr, iocbs) }
+}
+
+/// # Safety
+/// What the iocbs name stays valid until their events.
+#[inline(always)]
+unsafe fn to_kernel(context: &Context, nr: c_long, iocbs: usize) -> i32 {
+    // Counted before, so that nobody waits elsewhere for what has been submitted here.
+    let asked = nr.clamp(0, i64::from(context.nr));
+    context.native.pending.fetch_add(asked, SeqCst);
+    // SAFETY: passed on to the caller.
+    let taken = unsafe { system::io_submit(context.id, nr, iocbs) };
+    let gone = asked - i64::from(taken.max(0));
+    if gone != 0 {
+        context.native.pending.fetch_sub(gone, SeqCst);
+    }
+    if taken > 0 {
+        context.record.add(Counter::Native, taken as u64);
+    } else if taken < 0 {
+        context.record.add(Counter::Refused, 1);
+    }
+    taken
+}
+
+/// The same on a context that is bare; None where it is to go by the ring, and may.
+///
+/// # Safety
+/// What the iocbs name stays valid until their events.
+#[inline(always)]
+pub unsafe fn submit_barely(context: &Context, nr: c_long, iocbs: usize) -> Option<i32> {
+    let is_rested = Context::is_rested(context.record.count(Counter::Submits));
+    if (nr > c_long::from(FEW) || is_rested) && context.want_ring() {
+        return None;
+    }
+    context.record.add(Counter::Submits, 1);
+    // SAFETY: passed on to the caller.
+    let taken = unsafe { to_kernel(context, nr, iocbs) };
+    // It may be bare no more, and somebody wait elsewhere who has looked before.
+    if context.waiters.load(SeqCst) > 0 {
+        wake_waiters(context);
+    }
+    Some(taken)
+}
+
+#[cold]
+fn wake_waiters(context: &Context) {
+    // A handler that has interrupted this thread within the library must not wait for its locks.
+    if let Some(_inside) = Inside::enter() {
+        context.wake_all(&mut context.submitting());
+    }
+}
+
+/// Learns from iocbs that go to the kernel what kind of program this is.
+fn look_at(context: &Context, nr: c_long, iocbs: usize) {
+    for index in 0..nr.clamp(0, i64::from(context.nr)) as usize {
+        let Some(address) = address_of(iocbs, index) else { return };
+        let Ok(iocb) = caller::read::<usize>(address).and_then(caller::read::<Iocb>) else {
+            return;
+        };
+        if iocb.flags & abi::FLAG_RESFD != 0 {
+            context.settle_unproven(Reason::Eventfd);
+        }
+        if iocb.opcode == abi::POLL {
+            context.native.polls.store(true, Relaxed);
+        }
+    }
+}
+
+/// Where that place of a list of iocbs is.
+pub fn address_of(array: usize, index: usize) -> Option<usize> {
+    array.checked_add(index.checked_mul(size_of::<usize>())?)
 }

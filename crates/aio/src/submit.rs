@@ -8,8 +8,8 @@ use crate::caller;
 use crate::context::{Context, Engine, Mode, Submitting, state};
 use crate::course::{self, Course, bytes_of};
 use crate::depth::FEW;
-use crate::inside::Inside;
 use crate::lock::Guard;
+use crate::native::{self, address_of};
 use crate::probe::{self, Reason};
 use crate::stat::Counter;
 use crate::stream;
@@ -131,7 +131,7 @@ unsafe fn not_by_ring(context: &Context, nr: c_long, iocbs: usize) -> i32 {
 /// As `submit`.
 unsafe fn beside_ring(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     // SAFETY: passed on to the caller.
-    let taken = unsafe { natively(context, nr, iocbs) };
+    let taken = unsafe { native::submit(context, nr, iocbs) };
     if taken > 0 && context.waiters.load(SeqCst) > 0 {
         context.wake_all(&mut context.submitting());
     }
@@ -246,88 +246,6 @@ fn is_refused(engine: &Engine, before: u32, last: u32) -> bool {
     let after = engine.ring.completion_tail();
     after != before
         && engine.ring.glimpse(before, after, u64::from(last)) == Some(failure(libc::EBADF))
-}
-
-/// The whole batch to the kernel's context.
-///
-/// # Safety
-/// As `submit`.
-#[inline(never)]
-pub unsafe fn natively(context: &Context, nr: c_long, iocbs: usize) -> i32 {
-    if context.mode() == Mode::Proving {
-        look_at(context, nr, iocbs);
-    }
-    // SAFETY: passed on to the caller.
-    unsafe { to_kernel(context, nr, iocbs) }
-}
-
-/// # Safety
-/// As `submit`.
-#[inline(always)]
-unsafe fn to_kernel(context: &Context, nr: c_long, iocbs: usize) -> i32 {
-    // Counted before, so that nobody waits elsewhere for what has been submitted here.
-    let asked = nr.clamp(0, i64::from(context.nr));
-    context.native.pending.fetch_add(asked, SeqCst);
-    // SAFETY: passed on to the caller.
-    let taken = unsafe { system::io_submit(context.id, nr, iocbs) };
-    let gone = asked - i64::from(taken.max(0));
-    if gone != 0 {
-        context.native.pending.fetch_sub(gone, SeqCst);
-    }
-    if taken > 0 {
-        context.record.add(Counter::Native, taken as u64);
-    } else if taken < 0 {
-        context.record.add(Counter::Refused, 1);
-    }
-    taken
-}
-
-/// The same on a context that is bare; None where it is to go by the ring, and may.
-///
-/// # Safety
-/// As `submit`.
-#[inline(always)]
-pub unsafe fn barely(context: &Context, nr: c_long, iocbs: usize) -> Option<i32> {
-    let is_rested = Context::is_rested(context.record.count(Counter::Submits));
-    if (nr > c_long::from(FEW) || is_rested) && context.want_ring() {
-        return None;
-    }
-    context.record.add(Counter::Submits, 1);
-    // SAFETY: passed on to the caller.
-    let taken = unsafe { to_kernel(context, nr, iocbs) };
-    // It may be bare no more, and somebody wait elsewhere who has looked before.
-    if context.waiters.load(SeqCst) > 0 {
-        wake_waiters(context);
-    }
-    Some(taken)
-}
-
-#[cold]
-fn wake_waiters(context: &Context) {
-    // A handler that has interrupted this thread within the library must not wait for its locks.
-    if let Some(_inside) = Inside::enter() {
-        context.wake_all(&mut context.submitting());
-    }
-}
-
-/// Learns from iocbs that go to the kernel what kind of program this is.
-fn look_at(context: &Context, nr: c_long, iocbs: usize) {
-    for index in 0..nr.clamp(0, i64::from(context.nr)) as usize {
-        let Some(address) = address_of(iocbs, index) else { return };
-        let Ok(iocb) = caller::read::<usize>(address).and_then(caller::read::<Iocb>) else {
-            return;
-        };
-        if iocb.flags & abi::FLAG_RESFD != 0 {
-            context.settle_unproven(Reason::Eventfd);
-        }
-        if iocb.opcode == abi::POLL {
-            context.native.polls.store(true, Relaxed);
-        }
-    }
-}
-
-fn address_of(array: usize, index: usize) -> Option<usize> {
-    array.checked_add(index.checked_mul(size_of::<usize>())?)
 }
 
 /// One call of `io_submit`.
@@ -554,20 +472,34 @@ impl Batch<'_> {
         let context = self.context;
         // Refused without waiting where all places are taken.
         let has_room = context.native.pending.load(SeqCst) < i64::from(context.capacity);
-        if !has_room || self.without_lock(|| stream::wait(iocb.fildes)) {
-            if context.dead.load(SeqCst) {
-                return Err(failure(libc::EINVAL));
+        // Until its event is there: nobody is to wait in the kernel alone for that.
+        context.away.fetch_add(1, SeqCst);
+        let ready = !has_room || self.without_lock(|| stream::wait(iocb.fildes));
+        let outcome = match ready {
+            _ if context.dead.load(SeqCst) => Err(failure(libc::EINVAL)),
+            true => Ok(()),
+            false => self.interrupt(iocb, address),
+        };
+        context.away.fetch_sub(1, SeqCst);
+        outcome?;
+        // SAFETY: passed on to the caller, in both.
+        unsafe {
+            if ready {
+                return self.hand_over(index);
             }
-            // SAFETY: passed on to the caller.
-            return unsafe { self.hand_over(index) };
+            self.end_if_overtaken();
         }
-        // As the kernel says it, by an event.
+        Ok(())
+    }
+
+    /// An event that the kernel gives for what a signal's handler has ended.
+    fn interrupt(&mut self, iocb: &Iocb, address: usize) -> Result<(), i32> {
         self.find_room()?;
         let key = address + std::mem::offset_of!(Iocb, key);
         caller::write(key, 0_u32).map_err(|_| failure(libc::EFAULT))?;
         let res = i64::from(failure(libc::EINTR));
         let event = Event { data: iocb.data, obj: address as u64, res, res2: 0 };
-        finish(context, self.engine, &mut self.submitting, event);
+        finish(self.context, self.engine, &mut self.submitting, event);
         self.room -= 1;
         Ok(())
     }
@@ -579,26 +511,37 @@ impl Batch<'_> {
         self.flush()?;
         let place = self.iocbs + index * size_of::<usize>();
         let count = course::asking(place, self.nr - index as u32, &self.submitting);
+        // Once they are taken their memory may be gone.
+        let priority = course::priority_of(place + (count as usize - 1) * size_of::<usize>());
         // SAFETY: passed on to the caller.
         let taken = unsafe { self.natively(count, place) };
         if taken < 1 {
             return Err(taken);
         }
-        let others = taken as u32 - 1;
-        self.done += others;
-        let place = place + others as usize * size_of::<usize>();
-        course::learn_priority(place, &mut self.submitting);
+        if taken as u32 == count && priority.is_some() {
+            self.submitting.priority = priority;
+        }
+        self.done += taken as u32 - 1;
+        // SAFETY: passed on to the caller.
+        unsafe { self.end_if_overtaken() };
+        Ok(())
+    }
+
+    /// After others have had the lock, when the next iocb is done with: nothing may go to the ring any more.
+    ///
+    /// # Safety
+    /// As `submit`.
+    unsafe fn end_if_overtaken(&mut self) {
+        let done = self.done + 1;
         if self.context.dead.load(SeqCst) {
-            self.nr = self.done + 1;
-        } else if !self.context.is_ring() && self.done + 1 < self.nr {
-            // The rest as well: nothing goes to the ring any more.
+            self.nr = done;
+        } else if !self.context.is_ring() && done < self.nr {
+            let rest = self.iocbs + done as usize * size_of::<usize>();
             // SAFETY: passed on to the caller.
-            let more =
-                unsafe { self.natively(self.nr - self.done - 1, place + size_of::<usize>()) };
+            let more = unsafe { self.natively(self.nr - done, rest) };
             self.done += more.max(0) as u32;
             self.nr = self.done + 1;
         }
-        Ok(())
     }
 
     /// To the kernel's context, which may take for ever (a pipe is empty): without the lock, so that other threads
@@ -610,7 +553,7 @@ impl Batch<'_> {
         let context = self.context;
         let taken = self.without_lock(|| {
             // SAFETY: passed on to the caller.
-            unsafe { natively(context, c_long::from(nr), iocbs) }
+            unsafe { native::submit(context, c_long::from(nr), iocbs) }
         });
         context.wake_all(&mut self.submitting);
         taken

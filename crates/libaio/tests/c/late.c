@@ -312,36 +312,86 @@ static void *submits_two(void *argument)
 
 /*
  * A thread whose io_submit waits for a pipe, while others have its context go the kernel's way for good: its events come when a
- * handler ends that wait.
+ * handler ends that wait, also to somebody who waits already.
  */
 static void overtaken(int in_use)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &action, NULL);
-    int ends[2], fd = filled("overtaken", O_RDONLY | O_DIRECT, 4096), signal = eventfd(0, 0);
-    CHECK(pipe(ends), 0);
-    context ctx = made(16, in_use);
-    struct iocb own[2] = {iocb_of(PREAD, ends[0], buffer, 3, 0), iocb_of(PREAD, fd, buffer + 4096, 512, 0)};
-    struct iocb other_way = iocb_of(PREAD, fd, buffer, 512, 0), next = other_way;
-    other_way.flags = RESFD, other_way.resfd = signal;
-    struct other other = {.ctx = ctx, .iocb = own};
-    start(&other, submits_two);
-    CHECK(outcome(ctx, other_way), 512);
-    for (int i = 0; i < 3; i++)
+    for (int waits = 0; waits < 2; waits++) {
+        int ends[2], fd = filled("overtaken", O_RDONLY | O_DIRECT, 4096), signal = eventfd(0, 0);
+        CHECK(pipe(ends), 0);
+        context ctx = made(16, in_use);
+        struct iocb own[2] = {iocb_of(PREAD, ends[0], buffer, 3, 0), iocb_of(PREAD, fd, buffer + 4096, 512, 0)};
+        struct iocb other_way = iocb_of(PREAD, fd, buffer, 512, 0), next = other_way;
+        other_way.flags = RESFD, other_way.resfd = signal;
+        struct timespec seconds = {10, 0};
+        struct other other = {.ctx = ctx, .iocb = own}, waiter = {.ctx = ctx, .timeout = &seconds};
+        start(&other, submits_two);
+        CHECK(outcome(ctx, other_way), 512);
+        for (int i = 0; i < 3; i++)
+            CHECK(outcome(ctx, next), 512);
+        if (waits) {
+            start(&waiter, waits_for_two);
+            until_within(&waiter);
+        }
+        handled = 0;
+        CHECK(pthread_kill(other.thread, SIGUSR1), 0);
+        CHECK(ended(&other), 2);
+        CHECK(handled, 1);
+        if (waits) {
+            CHECK(ended(&waiter), 2);
+        } else {
+            struct io_event events[4];
+            CHECK(io_getevents(ctx, 2, 4, events, &seconds), 2);
+            int first = events[0].obj == (uintptr_t)own ? 0 : 1;
+            CHECK(events[first].res, -EINTR);
+            CHECK(events[!first].res, 512);
+        }
         CHECK(outcome(ctx, next), 512);
-    handled = 0;
-    CHECK(pthread_kill(other.thread, SIGUSR1), 0);
-    CHECK(ended(&other), 2);
-    CHECK(handled, 1);
-    struct io_event events[4];
-    struct timespec seconds = {10, 0};
-    CHECK(io_getevents(ctx, 2, 4, events, &seconds), 2);
-    int first = events[0].obj == (uintptr_t)own ? 0 : 1;
-    CHECK(events[first].res, -EINTR);
-    CHECK(events[!first].res, 512);
-    CHECK(outcome(ctx, next), 512);
-    CHECK(io_destroy(ctx), 0);
-    close(ends[0]), close(ends[1]), close(fd), close(signal);
+        CHECK(io_destroy(ctx), 0);
+        close(ends[0]), close(ends[1]), close(fd), close(signal);
+    }
+}
+
+static void *destroys(void *ctx)
+{
+    return (void *)(long)io_destroy(ctx);
+}
+
+/* The same while its context is destroyed: what is left of its list goes nowhere where the next context would see it. */
+static void orphaned(int in_use)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    int ends[2], fd = filled("orphaned", O_RDONLY | O_DIRECT, sizeof buffer);
+    CHECK(pipe(ends), 0);
+    for (int round = 0; round < 3; round++) {
+        context ctx = made(16, in_use);
+        struct iocb next = iocb_of(PREAD, fd, buffer, 512, 0);
+        struct iocb own[2] = {iocb_of(PREAD, ends[0], buffer, 3, 0), iocb_of(PREAD, fd, buffer, sizeof buffer, 0)};
+        CHECK(outcome(ctx, next), 512);
+        struct other other = {.ctx = ctx, .iocb = own};
+        start(&other, submits_two);
+        pthread_t thread;
+        pthread_create(&thread, NULL, destroys, ctx);
+        usleep(100000);
+        CHECK(pthread_kill(other.thread, SIGUSR1), 0);
+        /* Two where destroying waits for it, none where it does not. */
+        long code = ended(&other);
+        CHECK(code == 2 || code == -EINVAL, 1);
+        void *destroyed;
+        pthread_join(thread, &destroyed);
+        CHECK(destroyed == NULL, 1);
+        usleep(10000);
+        struct io_event events[4];
+        struct timespec soon = {0, 1000000};
+        ctx = made(16, in_use);
+        CHECK(io_getevents(ctx, 1, 4, events, &soon), 0);
+        CHECK(outcome(ctx, next), 512);
+        CHECK(io_destroy(ctx), 0);
+    }
+    close(ends[0]), close(ends[1]), close(fd);
 }
 
 static int distracting[2];
@@ -452,7 +502,7 @@ int main(int count, char **arguments)
         {"limited", limited},         {"interrupted", interrupted}, {"elsewhere", elsewhere},
         {"pipes", pipes},             {"allocating", allocating},   {"unknown", unknown},
         {"distracted", distracted},   {"overtaken", overtaken},     {"turns", turns},
-        {NULL, NULL},
+        {"orphaned", orphaned},       {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

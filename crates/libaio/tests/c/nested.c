@@ -149,6 +149,13 @@ static void *submits(void *iocb)
     return (void *)(long)submit_one(ctx, iocb);
 }
 
+static void *submits_late(void *argument)
+{
+    struct other *other = argument;
+    other->id = syscall(SYS_gettid);
+    return (void *)(long)submit_one(other->ctx, other->iocb);
+}
+
 /* A thread that takes long to submit keeps no other from cancelling. */
 static void cancels(int fd, char *buffers)
 {
@@ -182,6 +189,48 @@ static void cancels(int fd, char *buffers)
     CHECK(events[0].obj == (uintptr_t)read, 1);
     CHECK(io_destroy(ctx), 0);
     munmap(events, PAGE), munmap(read, PAGE), ctx = NULL;
+}
+
+/* What the kernel has taken is not looked at again: its event may be taken, and its memory be gone, before io_submit comes back. */
+static void gone(int fd, char *buffers)
+{
+    int full[2];
+    ctx = made(NR, 1);
+    struct iocb *write_of = (struct iocb *)page(), *read_of = (struct iocb *)page();
+    struct io_event *events = (struct io_event *)page();
+    *read_of = iocb_of(PREAD, fd, buffers, 512, 0), *write_of = *read_of;
+    for (int i = 0; i < 2; i++) {
+        /* The pages are met. */
+        CHECK(submit_one(ctx, i ? read_of : write_of), 1);
+        CHECK(io_getevents(ctx, 1, 1, events, NULL), 1);
+    }
+    CHECK(pipe2(full, O_NONBLOCK), 0);
+    while (write(full[1], buffers, PAGE) > 0)
+        ;
+    CHECK(fcntl(full[1], F_SETFL, 0), 0);
+    *write_of = iocb_of(PWRITE, full[1], buffers, PAGE, 0);
+    struct other first = {.ctx = ctx, .iocb = write_of};
+    start(&first, submits_late);
+    /* Another one has the lock when it comes back. */
+    sem_init(&working, 0, 0);
+    pthread_mutex_lock(&at_work);
+    interrupts(read_of, while_at_work);
+    pthread_t second;
+    void *code;
+    pthread_create(&second, NULL, submits, read_of);
+    sem_wait(&working);
+    CHECK(read(full[0], buffers, NR * 512) > 0, 1);
+    CHECK(io_getevents(ctx, 1, 1, events, NULL), 1);
+    CHECK(events[0].obj == (uintptr_t)write_of, 1);
+    CHECK(munmap(write_of, PAGE), 0);
+    pthread_mutex_unlock(&at_work);
+    CHECK(ended(&first), 1);
+    pthread_join(second, &code);
+    CHECK(code, 1);
+    CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    CHECK(io_destroy(ctx), 0);
+    close(full[0]), close(full[1]);
+    munmap(events, PAGE), munmap(read_of, PAGE), ctx = NULL;
 }
 
 /* A handler that submits, wherever the thread was. */
@@ -268,6 +317,7 @@ int main(int count, char **arguments)
     indices(fd, buffers, IOCTX_FLAG_SQTHREAD);
     rings(fd, buffers);
     cancels(fd, buffers);
+    gone(fd, buffers);
     at_any_time(fd, buffers);
     return failed;
 }

@@ -120,7 +120,8 @@ cases! {
     pipes: [Ring, Inline], 18;
     unknown: [Inline, Polls], 0;
     distracted: [Inline, Polls], 4;
-    overtaken: [Ring, Inline], 10;
+    overtaken: [Inline], 24;
+    orphaned: [Ring], 0;
     turns: [Ring, Inline, Polls], 0;
 }
 
