@@ -160,7 +160,7 @@ unsafe fn take(context: usize, ask: Ask) -> c_int {
     unsafe {
         let Some(held) = CONTEXTS.find(context) else {
             // As libaio: even an id that is none is looked at, unless it is null.
-            if context != 0 && events::is_poll_of_empty_ring(context, ask.timeout) {
+            if context != 0 && native::is_poll_of_empty_ring(context, ask.timeout) {
                 return 0;
             }
             return system::io_getevents(context, ask);

@@ -6,10 +6,11 @@
 //!   the kernel's ring ---'    (only while something went natively)
 //! ```
 
-use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
+use crate::abi::{Entry, Event, op};
 use crate::caller;
 use crate::context::{Chain, Context, Engine, Mode, Reaping, Request, Submitting, WAKE, state};
 use crate::deadline::{Deadline, time_of};
+use crate::native::is_poll_of_empty_ring;
 use crate::probe::{self, Access};
 use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
@@ -41,11 +42,12 @@ pub unsafe fn take(
         && context.is_ring()
         && nr >= 0
         && min as u64 <= nr as u64
+        && context.native.pending.load(SeqCst) == 0
     {
         // The common case: all there. Times need no look.
         // SAFETY: passed on to the caller.
         got = unsafe { usual::take(context, engine, nr, events) };
-        if got > 0 && got >= min && context.native.pending.load(SeqCst) == 0 {
+        if got > 0 && got >= min {
             context.record.add(Counter::Events, got as u64);
             return got as i32;
         }
@@ -176,29 +178,6 @@ unsafe fn natively(context: &Context, ask: Ask) -> i32 {
     unsafe { system::io_getevents(context.id, ask) }
 }
 
-/// Whether the caller does not want to wait and there is nothing in the kernel's ring: libaio 0.3.113
-/// answers that without a system call, and without looking at the other arguments.
-///
-/// # Safety
-/// `id` is that of a context, or something readable.
-pub unsafe fn is_poll_of_empty_ring(id: usize, timeout: usize) -> bool {
-    if timeout == 0 {
-        return false;
-    }
-    let ring = id as *const AioRing;
-    // SAFETY: passed on to the caller; the kernel writes to it, hence volatile.
-    unsafe {
-        if (&raw const (*ring).magic).read_volatile() != RING_MAGIC {
-            return false;
-        }
-        let time = (timeout as *const timespec).read_unaligned();
-        if time.tv_sec != 0 || time.tv_nsec != 0 {
-            return false;
-        }
-        (&raw const (*ring).head).read_volatile() == (&raw const (*ring).tail).read_volatile()
-    }
-}
-
 /// The same when there are `got` events already.
 ///
 /// # Safety
@@ -327,16 +306,17 @@ impl Taking<'_> {
     /// As `take`.
     unsafe fn run(&mut self) -> Result<(), i32> {
         let mut end: Option<Deadline> = None;
+        // Each side in turn is first, so that none waits for ever behind the other where not all have room.
+        if self.context.native.is_first() {
+            // SAFETY: passed on to the caller.
+            unsafe { self.take_from_kernel()? };
+        }
         loop {
-            self.take_from_ring()?;
-            // The id of one that is destroyed may be another's by now.
-            if self.context.native.pending.load(SeqCst) > 0
-                && self.got < self.ask.nr
-                && !self.context.dead.load(SeqCst)
-            {
-                // SAFETY: passed on to the caller.
-                unsafe { self.take_from_kernel()? };
+            if self.got < self.ask.nr {
+                self.take_from_ring()?;
             }
+            // SAFETY: passed on to the caller.
+            unsafe { self.take_from_kernel()? };
             if self.got >= self.ask.min {
                 return Ok(());
             }
@@ -569,12 +549,24 @@ impl Taking<'_> {
         Ok(())
     }
 
-    /// What the kernel has, without waiting.
+    /// What the kernel has, without waiting, if anything may be there and has room.
     ///
     /// # Safety
     /// As `take`.
-    #[cold]
+    #[inline]
     unsafe fn take_from_kernel(&mut self) -> Result<(), i32> {
+        // The id of one that is destroyed may be another's by now.
+        let may_be = self.context.native.pending.load(SeqCst) > 0
+            && self.got < self.ask.nr
+            && !self.context.dead.load(SeqCst);
+        // SAFETY: passed on to the caller.
+        if may_be { unsafe { self.look_into_kernel() } } else { Ok(()) }
+    }
+
+    /// # Safety
+    /// As `take`.
+    #[cold]
+    unsafe fn look_into_kernel(&mut self) -> Result<(), i32> {
         let none = timespec { tv_sec: 0, tv_nsec: 0 };
         let timeout = (&raw const none) as usize;
         let ask = Ask { min: 0, timeout, ..self.ask.after(self.got) };

@@ -1,6 +1,6 @@
 //! What went to the kernel's context, and who is waiting there.
 
-use crate::abi::{self, Iocb};
+use crate::abi::{self, AioRing, Iocb, RING_MAGIC};
 use crate::caller;
 use crate::context::{Context, Mode};
 use crate::depth::FEW;
@@ -8,7 +8,7 @@ use crate::inside::Inside;
 use crate::probe::Reason;
 use crate::stat::Counter;
 use crate::system;
-use libc::c_long;
+use libc::{c_long, timespec};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
@@ -28,12 +28,19 @@ pub struct Native {
     pub polls: AtomicBool,
     calls: AtomicU32,
     proven: AtomicBool,
+    /// Whether its events were first when others might be there as well.
+    was_first: AtomicBool,
 }
 
 impl Native {
     /// How many events came out of the kernel's `io_getevents`.
     pub fn reaped(&self) -> u64 {
         self.reaped.load(SeqCst)
+    }
+
+    /// Whether something may be there, and its turn is before what comes from elsewhere.
+    pub fn is_first(&self) -> bool {
+        self.pending.load(SeqCst) > 0 && !self.was_first.fetch_xor(true, Relaxed)
     }
 
     /// Whether a thread is within the kernel's `io_getevents`, of those that say so.
@@ -109,6 +116,29 @@ impl Context {
     pub fn is_proven(&self) -> bool {
         self.native.proven.load(Relaxed)
             && !(self.native.polls.load(Relaxed) && self.native.pending.load(SeqCst) > 0)
+    }
+}
+
+/// Whether the caller does not want to wait and there is nothing in the kernel's ring: libaio 0.3.113
+/// answers that without a system call, and without looking at the other arguments.
+///
+/// # Safety
+/// `id` is that of a context, or something readable.
+pub unsafe fn is_poll_of_empty_ring(id: usize, timeout: usize) -> bool {
+    if timeout == 0 {
+        return false;
+    }
+    let ring = id as *const AioRing;
+    // SAFETY: passed on to the caller; the kernel writes to it, hence volatile.
+    unsafe {
+        if (&raw const (*ring).magic).read_volatile() != RING_MAGIC {
+            return false;
+        }
+        let time = (timeout as *const timespec).read_unaligned();
+        if time.tv_sec != 0 || time.tv_nsec != 0 {
+            return false;
+        }
+        (&raw const (*ring).head).read_volatile() == (&raw const (*ring).tail).read_volatile()
     }
 }
 

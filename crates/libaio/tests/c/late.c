@@ -465,10 +465,12 @@ static void turns(int in_use)
     struct iocb late = iocb_of(PREAD, fd, buffer + 4096, 512, 0);
     CHECK(pipe(ends), 0);
     CHECK(write(ends[1], "", 1), 1);
-    for (int kind = 0; kind < 6; kind++) {
+    for (int kind = 0; kind < 8; kind++) {
         struct iocb early = iocb_of(PREAD, direct, buffer, kind / 2 == 1 ? 8192 : 512, 0);
         if (kind / 2 == 2)
             early = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
+        if (kind / 2 == 3)
+            early = iocb_of(PREAD, ends[0], buffer, 1, 0);
         /* Its place for events is known. */
         CHECK(submit_one(ctx, &late), 1);
         CHECK(io_getevents(ctx, 1, 4, events, NULL), 1);
@@ -488,6 +490,8 @@ static void turns(int in_use)
                     came = i + 1;
         }
         CHECK(came >= 1 && came <= 3, 1);
+        if (kind == 6)
+            CHECK(write(ends[1], "", 1), 1);
         for (; got < 17; got++)
             CHECK(io_getevents(ctx, 1, 1, events, NULL), 1);
     }

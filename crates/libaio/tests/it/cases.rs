@@ -122,7 +122,7 @@ cases! {
     distracted: [Inline, Polls], 4;
     overtaken: [Inline], 24;
     orphaned: [Ring], 0;
-    turns: [Ring, Inline, Polls], 0;
+    turns: [Ring, Inline, Polls], 4;
 }
 
 cases! {
