@@ -152,7 +152,8 @@ fn poll(iocb: &Iocb) -> Course {
         || iocb.nbytes != 0
         || iocb.rw_flags != 0
         || !probe::is_open(iocb.fildes);
-    if wrong {
+    // Most of these cannot be waited for: refused where one is not ready for what is asked, while the ring has an event.
+    if wrong || probe::has_blocks(iocb.fildes) {
         return Course::Kernel;
     }
     let entry = Entry::new(op::POLL_ADD, iocb.fildes, 0).with_op_flags(iocb.buf as u32);

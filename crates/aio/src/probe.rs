@@ -477,6 +477,12 @@ pub fn stat(fd: i32) -> Option<libc::stat> {
     (done == 0).then(|| unsafe { stat.assume_init() })
 }
 
+/// Whether it is a regular file, a directory or a block device.
+pub fn has_blocks(fd: i32) -> bool {
+    let kinds = [libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK];
+    stat(fd).is_some_and(|stat| kinds.contains(&(stat.st_mode & libc::S_IFMT)))
+}
+
 /// Whether a read of a regular file that has come as far as that byte is over, since the file ends there.
 #[cold]
 pub fn ends_by(fd: i32, end: u64) -> bool {

@@ -145,6 +145,7 @@ static void of_sync_and_poll(context ctx, int fd)
     iocb = iocb_of(FSYNC, fd, NULL, 0, 0), iocb.rw_flags = 2;
     CHECK(outcome(ctx, iocb), -EINVAL - 100000);
     CHECK(outcome(ctx, iocb_of(POLL, fd, (void *)POLLIN, 0, 0)), POLLIN);
+    CHECK(outcome(ctx, iocb_of(POLL, fd, (void *)POLLPRI, 0, 0)), -EINVAL - 100000);
     CHECK(outcome(ctx, iocb_of(POLL, fd, (void *)0x10001, 0, 0)), -EINVAL - 100000);
     CHECK(outcome(ctx, iocb_of(POLL, fd, (void *)POLLIN, 1, 0)), -EINVAL - 100000);
     CHECK(outcome(ctx, iocb_of(POLL, fd, (void *)POLLIN, 0, 1)), -EINVAL - 100000);
@@ -160,6 +161,7 @@ static void of_files(context ctx)
     CHECK(outcome(ctx, iocb_of(PREADV, writing, buffer, 1, 0)), -EBADF - 100000);
     CHECK(outcome(ctx, iocb_of(PREAD, dir, buffer, 512, 0)), -EINVAL - 100000);
     CHECK(outcome(ctx, iocb_of(FSYNC, dir, NULL, 0, 0)), 0);
+    CHECK(outcome(ctx, iocb_of(POLL, dir, (void *)POLLPRI, 0, 0)), -EINVAL - 100000);
     CHECK(outcome(ctx, iocb_of(PREAD, path, buffer, 512, 0)), -EBADF - 100000);
     CHECK(outcome(ctx, iocb_of(FSYNC, ends[0], NULL, 0, 0)), -EINVAL - 100000);
     CHECK(outcome(ctx, iocb_of(PREAD, ends[1], buffer, 1, 0)), -EBADF - 100000);
