@@ -109,9 +109,13 @@ pub const RWF_NOWAIT: u32 = 8;
 pub const RW_COUNT_MAX: u64 = 0x7fff_f000;
 /// Most entries of an iovec array (`UIO_MAXIOV`).
 pub const IOVECS_MAX: u64 = 1024;
-/// Addresses from here on are not a program's (`TASK_SIZE_MAX` with four levels of page tables).
+/// Addresses from here on are not a program's (`TASK_SIZE_MAX` with four levels of page tables; on aarch64 `DEFAULT_MAP_WINDOW_64`).
 /// Where there are more, the kernel is asked.
+#[cfg(not(target_arch = "aarch64"))]
 pub const ADDRESS_END: u64 = 0x7fff_ffff_f000;
+/// The same.
+#[cfg(target_arch = "aarch64")]
+pub const ADDRESS_END: u64 = 1 << 48;
 
 /// The first 32 bytes of a `struct io_uring_sqe`, as the kernel reads them: all that a request needs but for
 /// its user data and the place of a registered buffer. In whole words, so that queueing it and keeping it
@@ -222,4 +226,18 @@ pub mod op {
     pub const READ: u8 = 22;
     /// pwrite.
     pub const WRITE: u8 = 23;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Or all I/O would be the kernel's to judge.
+    #[test]
+    fn a_programs_memory_is_below_the_end_of_addresses() {
+        let (local, boxed) = (0_u8, Box::new(0_u8));
+        for address in [&raw const local, &raw const *boxed] {
+            assert!((address as u64) < ADDRESS_END, "{address:?}");
+        }
+    }
 }
