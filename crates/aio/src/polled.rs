@@ -155,6 +155,13 @@ impl Polled {
         !self.has(IOPOLL) || self.engine.ring.has_thread()
     }
 
+    /// Whether nothing is in flight, nor there to be taken, nor being destroyed.
+    fn is_idle(&self) -> bool {
+        self.outstanding.load(SeqCst) == 0
+            && !self.engine.ring.has_completions()
+            && !self.dead.load(SeqCst)
+    }
+
     /// Whether it has one of these flags.
     #[inline(always)]
     fn has(&self, flag: u32) -> bool {

@@ -1,6 +1,7 @@
 //! System calls that give back `-errno` and leave `errno` alone, as libaio's do.
 
 use crate::abi::{Entry, Event, op};
+use crate::deadline::time_of;
 use crate::interrupts;
 use libc::{c_long, timespec};
 
@@ -255,6 +256,42 @@ pub unsafe fn deliver_signals(id: usize, signals: usize) -> Result<(), i32> {
         io_pgetevents(id, Ask { min: 0, nr: 0, events: 0, timeout, signals, masked: true })
     };
     if code == failure(libc::EINTR) { Err(code) } else { Ok(()) }
+}
+
+/// Sleeps for as long as that is so, which nobody tells: it looks again after ever longer times, of `most_ns` in the end. With
+/// a signal set, or that of the thread; a handler that has run is an error, wherever it came.
+pub fn sleep_while(
+    so: impl Fn() -> bool,
+    left_ns: u64,
+    most_ns: u64,
+    signals: usize,
+) -> Result<(), i32> {
+    let (all, mut before) = (u64::MAX, 0_u64);
+    let masked = |new: *const u64, old: *mut u64| {
+        let [how, new, old] = [libc::SIG_SETMASK as usize, new as usize, old as usize];
+        // SAFETY: two sets of that size, or one and none.
+        unsafe { call(libc::SYS_rt_sigprocmask, [how, new, old, SIGNAL_SET_BYTES, 0, 0]) }
+    };
+    // Let through within the call alone, so that none comes between two of them.
+    masked(&raw const all, &raw mut before);
+    let signals = if signals == 0 { (&raw const before) as usize } else { signals };
+    let (begun, mut slice_ns, mut outcome) = (now_ns(), 1000, Ok(()));
+    while outcome.is_ok() && so() {
+        let gone_ns = now_ns() - begun;
+        if gone_ns >= left_ns {
+            break;
+        }
+        let time = time_of(slice_ns.min(left_ns - gone_ns));
+        let arguments = [0, 0, (&raw const time) as usize, signals, SIGNAL_SET_BYTES, 0];
+        // SAFETY: no descriptors, a time, and a signal set that the kernel looks at.
+        let code = unsafe { call(libc::SYS_ppoll, arguments) } as i32;
+        if code < 0 {
+            outcome = Err(code);
+        }
+        slice_ns = (slice_ns * 2).min(most_ns);
+    }
+    masked(&raw const before, std::ptr::null_mut());
+    outcome
 }
 
 /// Nanoseconds of the monotonic clock.

@@ -11,7 +11,7 @@ use crate::context::{WAKE, state};
 use crate::probe::Access;
 use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
-use crate::system::{Ask, failure, now_ns};
+use crate::system::{self, Ask, failure, now_ns};
 use crate::usual::USUAL_BITS;
 use libc::{c_long, timespec};
 use std::sync::atomic::AtomicU32;
@@ -573,6 +573,11 @@ fn wait_and_reap(context: &Polled, call: &Call, ask: &Ask, got: &mut c_long) -> 
         }
         asked = true;
         let min = if last { 0 } else { (ask.min - *got) as u32 };
+        if min > 0 && !context.sleeps() && context.is_idle() {
+            // Where the kernel polls it would come back at once, and tell of no signal.
+            system::sleep_while(|| context.is_idle(), left, NUDGE_NS, ask.signals)?;
+            continue;
+        }
         if let Err(code) = wait(context, min, (left != u64::MAX).then_some(left), ask.signals) {
             let before = *got;
             let _ = reap(context, call, ask, got);
@@ -594,7 +599,7 @@ fn deadline(timeout: usize) -> Result<Option<u64>, i32> {
         return Ok(None);
     }
     let time = caller::read::<timespec>(timeout).map_err(|Fault| failure(libc::EFAULT))?;
-    Ok(crate::system::deadline_ns(time))
+    Ok(system::deadline_ns(time))
 }
 
 /// Takes what there is.

@@ -267,23 +267,27 @@ static void others_may_submit(int fd)
 static volatile int handled;
 static void on_signal(int number) { handled += number != 0; }
 
-/* One signal ends a wait for two events, of which one is there. */
-static void interrupted(int fd)
+/* One signal ends a wait for two events, of which one is there, or none where events are polled for. */
+static void interrupted(int fd, unsigned more)
 {
+    int polled = more & IOCTX_FLAG_IOPOLL ? 1 : 0;
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &action, NULL);
     struct timespec minutes = {300, 0};
     for (int timed = 0; timed < 2; timed++) {
         struct other other = {.timeout = timed ? &minutes : NULL};
         prepare(fd, 0);
-        CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB, iocbs, NULL, NULL, &other.ctx), 0);
+        CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | more, iocbs, NULL, NULL, &other.ctx), 0);
         start(&other, waits_for_two);
         /* In the page cache: its event is there when this returns. */
-        CHECK(io_submit(other.ctx, 1, (struct iocb *[]){NULL}), 1);
+        if (!polled)
+            CHECK(io_submit(other.ctx, 1, (struct iocb *[]){NULL}), 1);
         until_within(&other);
         handled = 0;
+        alarm(30);
         CHECK(pthread_kill(other.thread, SIGUSR1), 0);
-        CHECK(ended(&other), 1);
+        CHECK(ended(&other), polled ? -EINTR : 1);
+        alarm(0);
         CHECK(handled, 1);
         CHECK(io_destroy(other.ctx), 0);
     }
@@ -591,7 +595,8 @@ int main(int count, char **arguments)
     }
     counts(cached);
     others_may_submit(cached);
-    interrupted(cached);
+    interrupted(cached, 0);
+    interrupted(cached, IOCTX_FLAG_IOPOLL);
     threads(cached);
     pointers(direct);
     thread_cpu(direct);
