@@ -74,7 +74,8 @@ mod flag {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod flag {
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+    use std::sync::atomic::{AtomicBool, compiler_fence};
 
     thread_local! {
         static INSIDE: AtomicBool = const { AtomicBool::new(false) };
@@ -85,12 +86,15 @@ mod flag {
         INSIDE.with(|flag| {
             let before = flag.load(Relaxed);
             flag.store(true, Relaxed);
+            // The compiler moves no access of memory over it, for handlers of this thread.
+            compiler_fence(SeqCst);
             before
         })
     }
 
     #[inline]
     pub fn lower() {
+        compiler_fence(SeqCst);
         INSIDE.with(|flag| flag.store(false, Relaxed));
     }
 }

@@ -209,8 +209,9 @@ fn put_events(context: &Polled, call: &Call) -> (u32, bool) {
     }
     queue.release();
     if taken > 0 {
-        tail.store(at.wrapping_add(taken), Release);
+        // Before: whoever sees the events may submit as many at once.
         context.outstanding.fetch_sub(taken, SeqCst);
+        tail.store(at.wrapping_add(taken), Release);
         context.record.add_locked(Counter::Events, u64::from(taken));
     }
     let full = || at.wrapping_add(taken).wrapping_sub(head.load(Acquire)) >= places.cq;
