@@ -172,11 +172,7 @@ unsafe fn take(context: usize, ask: Ask) -> c_int {
         }
         match Inside::enter() {
             Some(_inside) => events::take_masked(&held, ask),
-            None => {
-                let taken = system::io_getevents(context, Ask { min: 0, ..ask });
-                held.note_native(taken);
-                taken
-            }
+            None => native::take_nested(&held, ask),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::depth::FEW;
 use crate::inside::Inside;
 use crate::probe::Reason;
 use crate::stat::Counter;
-use crate::system;
+use crate::system::{self, Ask, failure};
 use libc::{c_long, timespec};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
@@ -117,6 +117,25 @@ impl Context {
         self.native.proven.load(Relaxed)
             && !(self.native.polls.load(Relaxed) && self.native.pending.load(SeqCst) > 0)
     }
+}
+
+/// Events for a signal's handler that has interrupted another call of this thread, which may have our locks: the kernel's
+/// alone. It waits where there are to be as many, as of what it has submitted itself.
+///
+/// # Safety
+/// The array of events may be overwritten.
+#[cold]
+pub unsafe fn take_nested(context: &Context, ask: Ask) -> i32 {
+    let is_wrong = ask.min < 0 || ask.min > ask.nr;
+    let may_wait = is_wrong || context.native.pending.load(SeqCst) >= ask.min;
+    let ask = if may_wait { ask } else { Ask { min: 0, ..ask } };
+    // Nor does a ring come meanwhile, whose events it would not see.
+    context.native.inside.fetch_add(1, SeqCst);
+    // SAFETY: passed on to the caller.
+    let taken = unsafe { system::io_getevents(context.id, ask) };
+    context.leave_settled(taken);
+    // As if another signal had ended it: no time was over.
+    if !may_wait && taken == 0 && ask.timeout == 0 { failure(libc::EINTR) } else { taken }
 }
 
 /// Whether the caller does not want to wait and there is nothing in the kernel's ring: libaio 0.3.113

@@ -499,6 +499,45 @@ static void turns(int in_use)
     close(fd), close(direct), close(ends[0]), close(ends[1]);
 }
 
+static context in_handler;
+static struct iocb handler_iocb;
+static volatile long submitted_there, taken_there;
+static void on_signal_waits(int number)
+{
+    (void)number;
+    struct io_event event = {0};
+    submitted_there = submit_one(in_handler, &handler_iocb);
+    taken_there = io_getevents(in_handler, 1, 1, &event, NULL);
+    if (event.obj != (uintptr_t)&handler_iocb || event.res != 512)
+        taken_there = -300000;
+}
+
+/* A handler that has interrupted a wait submits, and waits for that itself: in another context, and in the same. */
+static void nested(int in_use)
+{
+    struct sigaction action = {.sa_handler = on_signal_waits};
+    sigaction(SIGUSR1, &action, NULL);
+    int fd = filled("nested", O_RDONLY | O_DIRECT, 4096), ends[2];
+    CHECK(pipe(ends), 0);
+    for (int same = 0; same < 2; same++) {
+        context ctx = made(8, in_use), second = made(8, in_use);
+        struct iocb poll = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
+        in_handler = same ? ctx : second;
+        handler_iocb = iocb_of(PREAD, fd, buffer, 512, 0);
+        CHECK(outcome(in_handler, handler_iocb), 512);
+        CHECK(submit_one(ctx, &poll), 1);
+        struct other other = {.ctx = ctx};
+        start(&other, waits_for_two);
+        CHECK(pthread_kill(other.thread, SIGUSR1), 0);
+        CHECK(ended(&other), -EINTR);
+        CHECK(submitted_there, 1);
+        CHECK(taken_there, 1);
+        CHECK(io_destroy(ctx), 0);
+        CHECK(io_destroy(second), 0);
+    }
+    close(fd), close(ends[0]), close(ends[1]);
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
@@ -506,7 +545,7 @@ int main(int count, char **arguments)
         {"limited", limited},         {"interrupted", interrupted}, {"elsewhere", elsewhere},
         {"pipes", pipes},             {"allocating", allocating},   {"unknown", unknown},
         {"distracted", distracted},   {"overtaken", overtaken},     {"turns", turns},
-        {"orphaned", orphaned},       {NULL, NULL},
+        {"orphaned", orphaned},       {"nested", nested},           {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

@@ -123,6 +123,7 @@ cases! {
     overtaken: [Inline], 24;
     orphaned: [Ring], 0;
     turns: [Ring, Inline, Polls], 4;
+    nested: [Ring, Polls, Waits], 4;
 }
 
 cases! {
