@@ -187,7 +187,7 @@ pub struct Context {
     pub prompt: Prompt,
     /// Threads waiting on the ring.
     pub waiters: AtomicU32,
-    /// Threads that have given up the lock of the submitting side in mid-batch.
+    /// Threads that have given up the lock of the submitting side in mid-batch, until what came of it is there.
     pub away: AtomicU32,
     /// What the most patient of them waits for.
     pub wait_most: AtomicU32,

@@ -114,7 +114,7 @@ pub unsafe fn carry_out(write: bool, flags: u32, entry: &Entry) -> isize {
     unsafe { call(number, [fd, vector, 1, at, 0, flags as usize]) }
 }
 
-/// Whether that is an error of the I/O itself, which the kernel's AIO tells by an event; those of a request that it may refuse
+/// Whether that is an error of a write itself, which the kernel's AIO tells by an event; those of a request that it may refuse
 /// are for it to judge. Once more would be too often: a second write succeeds after a writeback's error, or appends again.
 #[cold]
 pub fn is_outcome(result: isize) -> bool {

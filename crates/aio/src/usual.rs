@@ -253,7 +253,7 @@ pub unsafe fn wait_here(context: &Context, engine: &Engine, address: usize, iocb
         true => unsafe { system::carry_out(write, 0, &entry) },
         false => failure(libc::EAGAIN) as isize,
     };
-    if result < 0 && !system::is_outcome(result) {
+    if result < 0 && !(write && system::is_outcome(result)) {
         // The same once more says what is wrong.
         context.prompt.forget();
         Guard::leave_locked(submitting);

@@ -125,9 +125,21 @@ static long ones(int count, int is_late, struct timespec *limit)
     return event.res;
 }
 
+static volatile int exceeded;
+static void on_excess(int number) { exceeded += number != 0; }
+
 static void prompt(int in_use)
 {
     (void)in_use;
+    struct rlimit limit = {BLOCKS / 4 * BYTES, RLIM_INFINITY}, none = {RLIM_INFINITY, RLIM_INFINITY};
+    signal(SIGXFSZ, on_excess);
+    CHECK(ones(1000, 0, NULL), BYTES);
+    /* A write that fails is not tried twice. */
+    setrlimit(RLIMIT_FSIZE, &limit);
+    long code = outcome(ctx, iocb_of(PWRITE, fd, memory, BYTES, BLOCKS / 4 * BYTES));
+    setrlimit(RLIMIT_FSIZE, &none);
+    CHECK(code, -EFBIG);
+    CHECK(exceeded, 1);
     CHECK(ones(1000, 0, NULL), BYTES);
     CHECK(outcome(ctx, iocb_of(PREAD, fd, memory, BYTES, BLOCKS * BYTES)), 0);
     CHECK(ones(1000, 0, NULL), BYTES);
@@ -146,13 +158,13 @@ static void prompt(int in_use)
     CHECK(ones(1000, 0, NULL), BYTES);
     /* An append that the limit of files cuts short: once, and not the rest of it again. */
     int appended = filled("appended", O_RDWR | O_APPEND | O_DIRECT, BLOCKS * BYTES);
-    struct rlimit limit = {(BLOCKS + 2) * BYTES, RLIM_INFINITY};
-    signal(SIGXFSZ, SIG_IGN);
+    limit.rlim_cur = (BLOCKS + 2) * BYTES;
     setrlimit(RLIMIT_FSIZE, &limit);
     CHECK(outcome(ctx, iocb_of(PWRITE, appended, memory, BYTES, 0)), BYTES);
     CHECK(ones(1000, 0, NULL), BYTES);
     CHECK(outcome(ctx, iocb_of(PWRITE, appended, memory, 2 * BYTES, 0)), BYTES);
     CHECK(lseek(appended, 0, SEEK_END), (BLOCKS + 2) * BYTES);
+    CHECK(exceeded, 1);
     close(appended);
     CHECK(ones(1000, 0, NULL), BYTES);
     /* Two at a time. */
