@@ -70,6 +70,24 @@ static void refused(struct nvl_session *session, struct nvl_volume *volume, void
     printf("a read to no memory: %s\n", text);
 }
 
+/* More pieces than a driver takes of memory that does not lie together. */
+static void in_many(struct nvl_session *session, struct nvl_volume *volume)
+{
+    enum { PIECES = 160, PIECE = 512 };
+    static unsigned char whole[PIECES * PIECE], apart[PIECES][2 * PIECE];
+    struct iovec list[PIECES];
+    struct nvl_command read = {.opcode = READ, .cdw12 = PIECES - 1, .token = 4711};
+
+    for (int at = 0; at < PIECES; at++)
+        list[at] = (struct iovec){apart[at], PIECE};
+    CHECK(nvl_submit_vectors(volume, &read, list, PIECES) == 0);
+    CHECK(ended(session) == 0);
+    read.data = whole, read.data_len = sizeof(whole);
+    CHECK(carry_out(session, volume, read) == 0);
+    for (int at = 0; at < PIECES; at++)
+        CHECK(memcmp(whole + at * PIECE, apart[at], PIECE) == 0);
+}
+
 /* What is written from pieces that lie anywhere, the device reads into one; and the other way. An admin command likewise, and
  * one that the device is given in one piece all the same. */
 static void in_pieces(struct nvl_session *session, struct nvl_volume *volume, unsigned char *data, unsigned char *seen)
@@ -104,6 +122,7 @@ static void in_pieces(struct nvl_session *session, struct nvl_volume *volume, un
     identify.data = seen, identify.data_len = BYTES;
     CHECK(carry_out(session, volume, identify) == 0);
     CHECK(memcmp(seen, spare + 3, 17) == 0 && memcmp(seen + 17, spare + 600, BYTES - 17) == 0);
+    in_many(session, volume);
     /* Too little for the command, and memory that is none. */
     CHECK(nvl_submit_vectors(volume, &read, in, 1) == 0);
     CHECK(ended(session) != 0);
