@@ -458,7 +458,8 @@ impl Driver {
             standing.failures += u64::from(now >= namespace::Access::Lost);
             standing.reason = reason;
         });
-        self.each_queue(|handle| handle.tell(|queue| queue.access_changed()));
+        let withheld = now >= namespace::Access::Inaccessible;
+        self.each_queue(|handle| handle.tell(move |queue| queue.access_changed(withheld)));
         if now != before {
             self.shared.tell_directory();
         }

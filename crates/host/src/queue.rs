@@ -333,12 +333,13 @@ impl IoQueue {
         }
     }
 
-    /// The control thread has news of the path.
-    pub(crate) fn access_changed(&self) {
+    /// The control thread has news of the path, which was not usable when they were written if `withheld`. By now it may
+    /// be again, with another id.
+    pub(crate) fn access_changed(&self, withheld: bool) {
         self.suspect.set(false);
         self.tell_watcher();
         // What waits here for a path that is let go is sent yet.
-        if self.shared.access() >= Access::Inaccessible {
+        if withheld || self.shared.access() >= Access::Inaccessible {
             self.give_back();
         }
     }

@@ -392,6 +392,49 @@ fn what_the_socket_did_not_take_comes_back_when_the_path_becomes_inaccessible() 
     assert_eq!(path.paths()[0].reconnects, 0, "what had begun was sent to its end");
 }
 
+/// A core that comes to its letters when the namespace has another id already.
+#[test]
+fn what_the_socket_did_not_take_does_not_go_to_an_id_that_is_anothers_by_now() {
+    const BYTES: usize = 16 * 1024;
+    let volume = memory(16 << 20, 9, 1);
+    let target = Target::serve(volume.clone(), 1, 0);
+    let relay = Relay::to(target.address);
+    let path = connect(relay.address, &options());
+    let core = Core::usable(path.clone());
+    relay.hold(Some(1));
+    let issue = |at: u64| core.issue(write(at * BYTES as u64, BYTES), vec![2; BYTES]);
+    let mut all: Vec<_> = (0..120).map(issue).collect();
+    core.settle();
+    let blocked = core.block();
+    target.server.remove_namespace(NQN, 1).expect("served");
+    await_that("it is seen to be gone", || path.paths()[0].access == Access::Inaccessible);
+    target.add(7, volume, [0x42; 16]);
+    target.add(1, memory(16 << 20, 9, 1), [0x99; 16]);
+    await_that("it is found again", || {
+        let mut facts = Vec::new();
+        path.describe(&mut facts);
+        let is_there = path.paths()[0].access.is_usable();
+        is_there && facts.iter().any(|(_, fact)| fact.ends_with("namespace 7"))
+    });
+    drop(blocked);
+    let last = all.pop().expect("there are some").recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(last.status, Status::HOST_ABORTED);
+    relay.hold(None);
+    core.await_access(Access::is_usable);
+    core.write(0, &pattern(1, BYTES));
+    assert!(core.read(0, BYTES) == pattern(1, BYTES));
+    assert_eq!(path.paths()[0].reconnects, 0);
+}
+
+#[track_caller]
+fn await_that(what: &str, holds: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn a_resized_namespace_is_noticed() {
     let volume = memory(16 << 20, 9, 1);

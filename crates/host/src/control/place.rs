@@ -113,7 +113,7 @@ impl Driver {
             self.pump();
         }
         self.shared.set_access(local(self.association.borrow().access()));
-        self.each_queue(|handle| handle.tell(|queue| queue.access_changed()));
+        self.each_queue(|handle| handle.tell(|queue| queue.access_changed(false)));
         self.shared.tell_directory();
     }
 
@@ -136,7 +136,7 @@ impl Driver {
         self.each_queue(|handle| {
             let letter = Letter::to_be_read(&unread);
             handle.tell(move |queue| {
-                queue.access_changed();
+                queue.access_changed(false);
                 drop(letter);
             });
         });

@@ -353,6 +353,15 @@ impl Core {
         (0..3).for_each(|_| self.ask(|_| ()));
     }
 
+    /// Its thread does nothing until what comes back is dropped.
+    pub fn block(&self) -> mpsc::Sender<()> {
+        let (release, released) = mpsc::channel();
+        self.mailbox.post(move |_| {
+            let _ = released.recv();
+        });
+        release
+    }
+
     fn ask<R: Send + 'static>(&self, work: impl FnOnce(&User) -> R + Send + 'static) -> R {
         let (sender, receiver) = mpsc::channel();
         self.mailbox.post(move |_| {
