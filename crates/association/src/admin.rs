@@ -70,6 +70,9 @@ impl Query {
         | Query::CommandSet.bit()
         | Query::Ana.bit();
 
+    /// What lets the next event come once it is read.
+    pub(crate) const EVENTS: u8 = Query::ChangedNamespaces.bit() | Query::DiscoveryLog.bit();
+
     pub(crate) const fn bit(self) -> u8 {
         1 << self as u8
     }

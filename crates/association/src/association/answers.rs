@@ -232,7 +232,8 @@ impl Association {
 
     /// The namespace went away under a live association.
     fn namespace_gone(&mut self, now: Duration, reason: Reason) {
-        self.wanted = 0;
+        // What was to be read so that the next event comes is read before the namespace is looked at again.
+        self.wanted &= Query::EVENTS;
         self.end_search();
         (self.proposed, self.found) = (None, None);
         self.recheck_at = Some(now + RECHECK);

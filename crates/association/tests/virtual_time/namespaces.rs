@@ -122,6 +122,26 @@ fn a_namespace_that_goes_between_two_questions_is_gone() {
     assert_eq!((world.association.access(), world.count("hang up")), (Access::Optimized, 0));
 }
 
+/// A controller keeps events of a kind to itself until the log page is read that the last one has told of.
+#[test]
+fn a_second_event_is_heard_though_the_namespace_is_gone() {
+    let mut world = World::new(config(), Peer { namespaces: vec![7], ..Peer::default() });
+    let raise_twice = |world: &mut World| {
+        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        // The next event request is not answered at once either.
+        let list = world.held.take();
+        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        world.held = list;
+    };
+    world.peer.namespaces.clear();
+    world.peer.held = Some((Cns::ACTIVE_NAMESPACES, 0));
+    raise_twice(&mut world);
+    assert_eq!(world.count("log 4"), 1);
+    world.answer_held();
+    world.run(world.now + seconds(2));
+    assert_eq!((world.count("log 4"), world.count("hang up")), (2, 0));
+}
+
 /// Nothing else tells of that where the target is Linux's.
 #[test]
 fn a_namespace_is_followed_into_another_ana_group() {
