@@ -87,6 +87,8 @@ impl Association {
                 self.wanted &= !(Query::Namespace.bit() | Query::Descriptors.bit());
                 None
             }
+            // It is not known yet what there is: an event had the id looked for once more.
+            State::Runs if self.wanted & Query::AllNamespaces.bit() != 0 => None,
             State::Runs => self.next_candidate(),
             State::Over => gone,
         }

@@ -122,17 +122,31 @@ fn a_namespace_that_goes_between_two_questions_is_gone() {
     assert_eq!((world.association.access(), world.count("hang up")), (Access::Optimized, 0));
 }
 
+#[test]
+fn a_second_event_does_not_end_a_search_before_it_has_begun() {
+    let mut world = World::new(config(), Peer { namespaces: vec![7], ..Peer::default() });
+    world.peer.namespaces = vec![3];
+    world.peer.held = Some((Cns::ACTIVE_NAMESPACES, 6));
+    raise_twice(&mut world);
+    assert_eq!(world.association.access(), Access::Optimized);
+    world.answer_held();
+    assert_eq!((world.association.access(), world.association.nsid()), (Access::Optimized, 3));
+    assert_eq!(world.count("hang up"), 0);
+}
+
+/// Tells of a change twice, while an answer is held back.
+fn raise_twice(world: &mut World) {
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    // The next event request is not answered at once either.
+    let held = world.held.take();
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    world.held = held;
+}
+
 /// A controller keeps events of a kind to itself until the log page is read that the last one has told of.
 #[test]
 fn a_second_event_is_heard_though_the_namespace_is_gone() {
     let mut world = World::new(config(), Peer { namespaces: vec![7], ..Peer::default() });
-    let raise_twice = |world: &mut World| {
-        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
-        // The next event request is not answered at once either.
-        let list = world.held.take();
-        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
-        world.held = list;
-    };
     world.peer.namespaces.clear();
     world.peer.held = Some((Cns::ACTIVE_NAMESPACES, 0));
     raise_twice(&mut world);
