@@ -15,7 +15,7 @@
 
 use super::Requests;
 use super::connection::{Connection, Link, Lost};
-use super::receive::{DIRECT_BYTES_MIN, ended, too_early};
+use super::receive::{DIRECT_BYTES_MIN, ended};
 use crate::pages::Means;
 use namespace::{Registered, Request};
 use nvme_tcp::Pending;
@@ -208,11 +208,7 @@ impl Connection {
             let stashed = self.stash.len();
             let received = match self.machine.payload_pending() {
                 Some(pending) => {
-                    let slot = &self.slots[usize::from(pending.key)];
-                    if !slot.sent {
-                        return Err(too_early());
-                    }
-                    if let Some(pages) = slot.pages {
+                    if let Some(pages) = self.slots[usize::from(pending.key)].pages {
                         self.start_receiving(pending, pages, reactor);
                         return Ok(true);
                     }
@@ -254,6 +250,8 @@ mod tests {
     use crate::options::Options;
     use crate::shared::Shared;
     use association::{Association, Config};
+    use namespace::Data;
+    use nvme::{Command, opcode};
     use reactor::{Complete, Stream};
     use rustix::net::sockopt;
     use std::net::{Shutdown, TcpListener, TcpStream};
@@ -263,6 +261,10 @@ mod tests {
     use std::time::{Duration, Instant};
 
     const LEN: u32 = 4096;
+
+    const ICRESP: u8 = 1;
+    const CAPSULE_RESP: u8 = 5;
+    const C2H_DATA: u8 = 7;
 
     /// A connection, whose peer drains, and the peer's end of it.
     struct Rig {
@@ -289,11 +291,36 @@ mod tests {
             let shared = Shared::new(address, options, Arc::default());
             let mut params = Params::new(&association, &shared);
             (params.settle, params.quiet) = (Duration::ZERO, Duration::from_secs(60));
+            params.nsid = 1.into();
             let stream = Stream::try_from(OwnedFd::from(stream)).expect("a socket");
             let now = Instant::now();
             let connection = Connection::new(1, &Arc::new(params), stream, Weak::new(), now);
             let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
             Rig { connection, peer, reactor }
+        }
+
+        /// Initialization and Connect are answered.
+        fn goes_live(&mut self) {
+            let mut initialized = [0; 128];
+            (initialized[0], initialized[2], initialized[4]) = (ICRESP, 128, 128);
+            initialized[12..16].copy_from_slice(&(1u32 << 17).to_le_bytes());
+            let mut connected = [0; 24];
+            (connected[0], connected[2], connected[4]) = (CAPSULE_RESP, 24, 24);
+            for answer in [&initialized[..], &connected] {
+                let taken = self.connection.process(answer, &mut Vec::new());
+                taken.map_err(|lost| lost.words).expect("it is as it should be");
+            }
+            assert!(self.connection.is_live());
+        }
+
+        /// Has a read of `bytes` bytes wait to be sent.
+        fn starts_read(&mut self, bytes: usize) {
+            let mut request = Request::new();
+            request.command = Command::blocks(opcode::io::READ, 1, 0, (bytes / 512) as u32);
+            let buffer = self.reactor.buffers().allocate(bytes).expect("a buffer");
+            request.data = Data::Buffer(buffer);
+            let started = self.connection.start(request, Instant::now());
+            started.map_err(|(_, status)| status).expect("it is started");
         }
 
         /// The ring has pages in these directions.
@@ -344,6 +371,25 @@ mod tests {
                 old.is_dead(Instant::now(), &mut [0; 64], &mut Vec::new())
             });
             (lost.by_peer, dead)
+        }
+    }
+
+    /// Otherwise it could come into the buffer of another that has the identifier by then.
+    #[test]
+    fn a_header_alone_is_too_early_for_a_command_that_was_not_sent() {
+        let mut header = [0; 24];
+        (header[0], header[1], header[2], header[3]) = (C2H_DATA, 0xc, 24, 24);
+        header[4..8].copy_from_slice(&(24 + 8192u32).to_le_bytes());
+        header[16..20].copy_from_slice(&8192u32.to_le_bytes());
+        for sent in [true, false] {
+            let mut rig = Rig::new();
+            rig.goes_live();
+            rig.starts_read(8192);
+            if sent {
+                let sent = rig.connection.flush(&rig.reactor).map_err(|lost| lost.words);
+                assert!(sent.expect("the socket takes it"));
+            }
+            assert_eq!(rig.connection.process(&header, &mut Vec::new()).is_ok(), sent);
         }
     }
 

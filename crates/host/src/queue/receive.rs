@@ -36,12 +36,6 @@ impl Connection {
         if self.page_reads != 0 {
             return self.receive_exactly(buffer, done, reactor);
         }
-        if let Some(pending) = self.machine.payload_pending()
-            && !self.slots[usize::from(pending.key)].sent
-        {
-            // Its header came alone, without a byte of data that would have shown it.
-            return Err(too_early());
-        }
         let stashed = self.stash.len();
         let room = match self.reads {
             [0, _] => self.helping().min(buffer.len()),
@@ -73,10 +67,10 @@ impl Connection {
         done: &mut Requests,
     ) -> io::Result<Option<usize>> {
         let slot = &mut self.slots[usize::from(pending.key)];
-        debug_assert!(pending.offset + pending.remaining <= slot.len);
-        // SAFETY: the machine has checked that the range lies within the data of the command, whose
-        // request is in the slot and owns the buffer, or which is one of authentication, whose buffer
-        // is the slot's own list; nobody else refers to it.
+        assert!(slot.sent && pending.offset + pending.remaining <= slot.len, "see `process`");
+        // SAFETY: the range lies within the data of the command, whose request is in the slot and owns the
+        // buffer, or which is one of authentication, whose buffer is the slot's own list; nobody else refers
+        // to it.
         let place = unsafe {
             let start = slot.pointer.add(pending.offset as usize);
             std::slice::from_raw_parts_mut(start, pending.remaining as usize)
@@ -102,7 +96,12 @@ impl Connection {
         }
         self.stash.clear();
         self.stash.extend_from_slice(input);
-        Ok(())
+        match self.machine.payload_pending() {
+            // Its header came alone, without a byte of data that would have shown it. Before it is received the command may
+            // be withdrawn, and its identifier be that of one with less data.
+            Some(pending) if !self.slots[usize::from(pending.key)].sent => Err(too_early()),
+            _ => Ok(()),
+        }
     }
 
     fn terminate(&mut self, fault: &Terminate) -> Lost {
