@@ -2,6 +2,7 @@
 
 mod answers;
 mod authenticate;
+mod events;
 mod loss;
 mod search;
 mod shutdown;
@@ -32,10 +33,6 @@ const PASSED_MAX: usize = 6;
 
 /// And Aborts, whatever the controller takes: they are hints only.
 const ABORTS_MAX: usize = 4;
-
-/// Events that a controller may report in a row, without so long between them: more keep us busy.
-pub(crate) const EVENTS_MAX: u32 = 256;
-const EVENTS_TIME: Duration = Duration::from_millis(100);
 
 /// How a path stands, the better the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -195,8 +192,10 @@ pub struct Association {
     ana_suspect: bool,
     /// Since the last look at the keep alive timer.
     traffic: Traffic,
-    /// The last event, and how many came in a row.
+    /// When the next event was asked for, and how many have come in a row.
     events: (Duration, u32),
+    /// When it is to be, if that was put off.
+    listen_at: Option<Duration>,
     /// Since when there is no association, or no namespace.
     lost_since: Option<Duration>,
     /// That, while the association is live and no I/O queue is yet, and until when a loss shows that no I/O
@@ -238,6 +237,7 @@ impl Association {
             ana_suspect: false,
             traffic: Traffic::default(),
             events: (Duration::ZERO, 0),
+            listen_at: None,
             lost_since: None,
             unproven: None,
             failing: false,
@@ -468,7 +468,7 @@ impl Association {
         };
         let commands = self.pending.iter().flatten().filter_map(|pending| pending.deadline);
         let own = [state, self.ready_at, self.keep_alive_at, self.recheck_at, self.again_at];
-        let late = [self.compute_until, self.fail_at(), self.gone_at()];
+        let late = [self.compute_until, self.listen_at, self.fail_at(), self.gone_at()];
         let own = own.into_iter().chain(late).flatten();
         commands.chain(own).min()
     }
@@ -499,6 +499,9 @@ impl Association {
         }
         if due(self.keep_alive_at) {
             self.keep_alive(now);
+        }
+        if due(self.listen_at) {
+            self.listen(now);
         }
         if due(self.recheck_at) {
             self.recheck_at = None;
@@ -565,6 +568,7 @@ impl Association {
         self.pending = [None; ADMIN_COMMANDS_MAX as usize];
         (self.authentication, self.compute_until) = (None, None);
         (self.ready_at, self.keep_alive_at, self.recheck_at) = (None, None, None);
+        self.listen_at = None;
         self.wanted = 0;
         (self.proposed, self.found) = (None, None);
         self.end_search();
@@ -641,14 +645,6 @@ impl Association {
         if !waits && !spared {
             self.send(now, Purpose::KeepAlive);
         }
-    }
-
-    /// Counts an event. `false` if there are too many.
-    fn may_report(&mut self, now: Duration) -> bool {
-        let (last, count) = self.events;
-        let in_a_row = now.saturating_sub(last) < EVENTS_TIME;
-        self.events = (now, if in_a_row { count + 1 } else { 1 });
-        self.events.1 <= EVENTS_MAX
     }
 
     /// Has queries made, one after the other.

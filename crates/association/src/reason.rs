@@ -71,9 +71,6 @@ pub enum Reason {
         /// Which answer.
         what: &'static str,
     },
-    /// The controller reports one event after the other.
-    #[error("the controller reports events without end")]
-    Events,
     /// The controller reports a fatal status (CSTS.CFS).
     #[error("the controller reports a fatal error (CSTS.CFS)")]
     Fatal,

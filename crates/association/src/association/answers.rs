@@ -73,10 +73,9 @@ impl Association {
                 }
             }
             Purpose::Events => {
-                self.send(now, Purpose::Event);
+                self.listen(now);
                 self.ask(now, self.survey());
             }
-            Purpose::Event if !self.may_report(now) => return Err(Reason::Events),
             Purpose::Event => self.event(now, AsyncEvent::from_dword0(result as u32)),
             Purpose::KeepAlive | Purpose::Abort | Purpose::Query(_) | Purpose::Passed(_) => {}
             Purpose::AuthenticationSend | Purpose::AuthenticationReceive | Purpose::Shutdown => {}
@@ -137,7 +136,7 @@ impl Association {
 
     /// An asynchronous event: read what it tells to read, which lets the next one come.
     fn event(&mut self, now: Duration, event: AsyncEvent) {
-        self.send(now, Purpose::Event);
+        self.listen_on(now);
         match event {
             AsyncEvent::NAMESPACE_ATTRIBUTE => {
                 self.ask(now, Query::ChangedNamespaces.bit() | self.survey());

@@ -20,6 +20,7 @@ impl Association {
         }
         self.state = State::Closing { until: now + SHUTDOWN_TIME };
         (self.ready_at, self.keep_alive_at, self.recheck_at) = (None, None, None);
+        self.listen_at = None;
         self.wanted = 0;
         (self.proposed, self.found) = (None, None);
         self.end_search();

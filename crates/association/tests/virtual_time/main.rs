@@ -379,23 +379,57 @@ fn a_connection_that_took_too_long_is_not_wanted() {
     assert!(!world.association.awaits_dial(generation));
 }
 
+/// As where a script changes as many namespaces.
 #[test]
-fn events_without_end_are_an_error() {
+fn events_without_end_are_asked_for_now_and_then() {
     let mut world = World::live();
     for _ in 0..1000 {
-        if world.event.is_some() && world.association.access() == Access::Optimized {
-            world.raise(AsyncEvent::ANA_CHANGE);
+        world.run(world.now + millis(5));
+        if world.event.is_some() {
+            world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
         }
     }
-    assert_eq!(world.association.reason(), &Reason::Events);
-    assert!(world.log.len() < 2000, "{}", world.log.len());
-    // As many with time between them are none.
-    let mut world = World::live();
-    for second in 1..1000 {
-        world.run(seconds(second));
+    // What came last is heard soon.
+    world.peer.blocks = 2000;
+    world.run(world.now + millis(100));
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!(world.association.namespace().map(|it| it.limits.blocks), Some(2000));
+    // 256 in 1.28 seconds, and ten in each of the others.
+    let events = world.count("event");
+    assert!((256..300).contains(&events), "{events}");
+    assert!(world.log.len() < 3000, "{}", world.log.len());
+    // Then it is as before, and as many with time between them are none too many.
+    for _ in 0..1000 {
+        world.run(world.now + seconds(1));
         world.raise(AsyncEvent::ANA_CHANGE);
+        assert!(world.event.is_some(), "the next one is asked for at once");
     }
-    assert_eq!(world.count("hang up"), 0);
+    assert_eq!((world.association.access(), world.count("hang up")), (Access::Optimized, 0));
+}
+
+#[test]
+fn an_event_that_is_yet_to_be_asked_for_is_of_one_connection() {
+    for ends in [
+        |world: &mut World| world.association.shut_down(world.now),
+        |world: &mut World| {
+            world.association.close();
+        },
+    ] {
+        let mut world = World::live();
+        while world.event.is_some() {
+            world.raise(AsyncEvent::ANA_CHANGE);
+        }
+        let asked = world.count("event");
+        ends(&mut world);
+        world.settle();
+        world.run(seconds(10));
+        assert_eq!((world.count("event"), world.event), (asked, None));
+        // Another asks at once.
+        let now = world.now;
+        world.association.start(now);
+        world.settle();
+        assert_eq!(world.count("event"), asked + 1);
+    }
 }
 
 #[test]
