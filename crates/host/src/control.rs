@@ -469,6 +469,7 @@ impl Driver {
     fn withhold(&self) {
         if let Some((_, params)) = &*self.live.borrow() {
             params.nsid.store(0, Ordering::Relaxed);
+            self.shared.subsystem.withheld(&self.shared.address());
         }
     }
 

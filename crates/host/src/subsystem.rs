@@ -24,6 +24,8 @@ pub(crate) struct Subsystem {
     live: Mutex<Vec<Arc<Params>>>,
     /// Whose controllers have said that they take no writes to the namespace, and whether that association still is.
     protected: Mutex<Vec<(Address, bool)>>,
+    /// How many blocks the namespace has by those addresses that lead to it now.
+    blocks: Mutex<Vec<(Address, u64)>>,
 }
 
 /// A subsystem in use: its name, and where it was reached.
@@ -74,6 +76,7 @@ impl Subsystem {
             accepted: Mutex::default(),
             live: Mutex::default(),
             protected: Mutex::default(),
+            blocks: Mutex::default(),
         }
     }
 
@@ -137,6 +140,7 @@ impl Subsystem {
         self.writes_back.store(limits.volatile_write_cache, Ordering::Relaxed);
         self.protect(address, namespace.limits.read_only);
         *known = Some(Known { nsid: namespace.nsid, identity: namespace.identity, limits });
+        self.note_blocks(&mut known, address, Some(namespace.limits.blocks));
         Ok(())
     }
 
@@ -164,14 +168,33 @@ impl Subsystem {
         }
     }
 
+    fn note_blocks(&self, known: &mut Option<Known>, address: &Address, blocks: Option<u64>) {
+        let mut all = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(other, _)| other != address);
+        all.extend(blocks.map(|blocks| (address.clone(), blocks)));
+        // A command may go by any of them. While there is none it stays as it was.
+        let least = all.iter().map(|(_, blocks)| *blocks).min();
+        if let (Some(known), Some(least)) = (known, least) {
+            known.limits.blocks = least;
+        }
+    }
+
+    /// No command goes to `address` before the namespace was found there again.
+    pub(crate) fn withheld(&self, address: &Address) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.note_blocks(&mut known, address, None);
+    }
+
     /// The association at `address` has ended.
     pub(crate) fn hung_up(&self, address: &Address) {
+        self.withheld(address);
         let mut protected = self.protected();
         protected.iter_mut().filter(|(it, _)| it == address).for_each(|it| it.1 = false);
     }
 
     /// No path leads to `address` any more.
     pub(crate) fn forget(&self, address: &Address) {
+        self.withheld(address);
         self.accepted().retain(|it| it != address);
         self.protected().retain(|(it, _)| it != address);
     }
@@ -347,6 +370,35 @@ mod tests {
         assert_eq!(found(&b, free), free);
         let options = Options { read_only: true, ..options.clone() };
         assert!(found_by(&a, free, &options).read_only, "as the user wants it");
+    }
+
+    #[test]
+    fn there_are_as_many_blocks_as_all_paths_have() {
+        let [a, b] =
+            ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<Address>().expect("an address"));
+        let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
+        let subsystem = Subsystem::default();
+        let blocks = || subsystem.limits().expect("it is known").blocks;
+        let found = |address: &Address, blocks| {
+            let namespace = namespace(Limits { blocks, ..most() });
+            subsystem.found(address, &namespace, &options).expect("it is the same");
+            subsystem.limits().expect("it is known").blocks
+        };
+        assert_eq!(found(&a, 1000), 1000);
+        assert_eq!(found(&b, 1000), 1000);
+        assert_eq!(found(&a, 2000), 1000, "the other has not grown");
+        assert_eq!(found(&b, 2000), 2000);
+        assert_eq!(found(&b, 500), 500, "a smaller one is told at once");
+        for ends in [Subsystem::withheld, Subsystem::hung_up, Subsystem::forget] {
+            assert_eq!(found(&b, 500), 500);
+            ends(&subsystem, &b);
+            assert_eq!(blocks(), 2000, "it says nothing any more");
+        }
+        assert_eq!(found(&b, 500), 500);
+        subsystem.hung_up(&a);
+        subsystem.hung_up(&b);
+        assert_eq!(blocks(), 500, "nobody has said anything else");
+        assert_eq!(found(&a, 2000), 2000);
     }
 
     #[test]

@@ -452,6 +452,34 @@ fn a_resized_namespace_is_noticed() {
     assert_eq!(path.limits().bytes(), 32 << 20);
 }
 
+/// Otherwise what lies beyond the end that the other controller knows would fail there.
+#[test]
+fn a_namespace_has_grown_when_all_paths_say_so() {
+    const OLD: u64 = 16 << 20;
+    const NEW: u64 = 32 << 20;
+    for both_grow in [true, false] {
+        let volumes = [(); 2].map(|()| memory(OLD, 9, 1));
+        let [first, second] = [0, 1].map(|at| Target::serve(volumes[at].clone(), 1, 0));
+        let addresses = [address(first.address), address(second.address)];
+        let paths = host::open(&addresses, &options(), "").expect("paths");
+        await_that("both are live", || paths.iter().all(|it| it.paths()[0].access.is_usable()));
+        let grow = |volume: &dyn Namespace, target: &Target| {
+            volume.resize(NEW).expect("memory");
+            target.server.namespace_changed(NQN, 1).expect("served");
+        };
+        let bytes = || paths[0].limits().bytes();
+        grow(&*volumes[0], &first);
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(bytes(), OLD, "one has grown");
+        if both_grow {
+            grow(&*volumes[1], &second);
+        } else {
+            drop(second);
+        }
+        await_that("it has grown", || bytes() == NEW);
+    }
+}
+
 #[test]
 fn a_namespace_is_found_again_under_another_id() {
     // The host sees it return before anything else has its old id, and stays connected.
