@@ -8,10 +8,11 @@
 //! A turn is: one receive, every command in it started, every completion that came meanwhile
 //! answered, one `writev`. What completes outside a turn is sent at the end of the reactor's.
 
+mod ending;
 mod moving;
 mod receive;
 
-use crate::core::{Core, Lingering};
+use crate::core::Core;
 use crate::exchange::{Exchanges, Stage};
 use crate::journal::{End, Subject};
 use crate::losses::Host;
@@ -105,8 +106,10 @@ pub(crate) struct Inner {
     stash: Vec<u8>,
     /// The stash came along from another core and may hold whole PDUs.
     stash_unseen: bool,
-    /// The peer is told to go: close once everything is sent.
+    /// The peer is told to go: nothing more is begun, and it is closed once everything is sent.
     pub(crate) closing: bool,
+    /// What it is told last, once all that runs has come back.
+    parting: Option<ending::Parting>,
     /// In the queue of those to whom the pool's free memory goes next.
     pub(crate) waits_for_buffers: bool,
     /// It has waited, and it is its turn.
@@ -173,6 +176,7 @@ impl Inner {
             stash: Vec::new(),
             stash_unseen: false,
             closing: false,
+            parting: None,
             waits_for_buffers: false,
             is_served: false,
             asks_allocation: false,
@@ -332,115 +336,6 @@ impl Connection {
         self.defer();
     }
 
-    /// Closes the connection. What namespaces still hold comes back later and is dropped.
-    pub(crate) fn close(&self) {
-        if self.closed.replace(true) {
-            return;
-        }
-        if let Some(poller) = self.poller.take() {
-            self.core.reactor.detach(poller);
-        }
-        self.unwatch();
-        if let Some(timer) = self.close_timer.take() {
-            self.core.reactor.cancel_timer(timer);
-        }
-        // The peer learns of it once nothing of it is with a namespace: a host that sees the end may
-        // send a lost write through another target, and none of ours may follow that.
-        if self.running.get() == 0 {
-            let _ = self.stream.shutdown();
-        }
-        if !self.in_turn.get() {
-            self.tear_down();
-        }
-    }
-
-    fn unwatch(&self) {
-        for watch in &self.watches {
-            if let Some(watch) = watch.take() {
-                self.core.reactor.unwatch(watch);
-            }
-        }
-    }
-
-    fn tear_down(&self) {
-        let mut lingering: Vec<Rc<NamespaceView>> = Vec::new();
-        let role = {
-            let mut inner = self.inner.borrow_mut();
-            let inner = &mut *inner;
-            let mut spare = self.core.spare.borrow_mut();
-            if let Some(mut output) = inner.output.take() {
-                output.discard(&mut spare);
-                spare.put(output);
-            }
-            inner.waiting.clear();
-            self.leave_line(inner);
-            inner.fused = None;
-            for slot in inner.exchanges.slots_mut() {
-                if let Some(request) = slot.request.take() {
-                    self.core.recycle(request);
-                }
-                slot.kept = None;
-                // Its host will send it again, and may have written since by then.
-                slot.stop_copy();
-                if let Some(view) = slot.view.take().filter(|_| slot.stage == Stage::Running)
-                    && !lingering.iter().any(|it| Rc::ptr_eq(it, &view))
-                {
-                    lingering.push(view);
-                }
-            }
-            std::mem::replace(&mut inner.role, Role::Fresh)
-        };
-        for (_, request) in self.done.take() {
-            self.core.recycle(request);
-        }
-        let queue = match role {
-            Role::Fresh => None,
-            Role::Admin(controller) => Some((controller, 0)),
-            Role::Unproven(link) => Some((link.controller, link.queue_id)),
-            Role::Io(queue) => Some((queue.link.controller, queue.link.queue_id)),
-        };
-        self.to_report.set(queue);
-        self.core.remove_connection(self.key);
-        if self.running.get() == 0 {
-            self.report();
-            return;
-        }
-        let lingering = Lingering { connection: self.me(), views: lingering };
-        self.core.lingering.borrow_mut().insert(self.key, lingering);
-        if let Some((controller, _)) = queue {
-            self.core.drain_begins(controller);
-        }
-    }
-
-    /// Requests that are with namespaces.
-    pub(crate) fn running_count(&self) -> u32 {
-        self.running.get()
-    }
-
-    /// A request of a closed connection came back.
-    #[cold]
-    fn drained(&self) {
-        if self.running.get() != 0 {
-            return;
-        }
-        let _ = self.stream.shutdown();
-        // Not from within the queue's call.
-        self.defer();
-        if let Some((controller, _)) = self.to_report.get() {
-            self.core.drain_ends(controller);
-            self.report();
-        }
-    }
-
-    /// Tells the control core that the queue is gone, once nothing of it is with a namespace: no
-    /// late write of it may follow what the same host does next.
-    fn report(&self) {
-        if let Some((controller, queue_id)) = self.to_report.take() {
-            let end = self.end.get();
-            self.core.post_control(move |control| control.queue_closed(controller, queue_id, end));
-        }
-    }
-
     /// One turn: with `receive`, the socket is read first. Returns whether anything moved.
     fn turn(&self, receive: bool) -> bool {
         if self.closed.get() {
@@ -466,19 +361,25 @@ impl Connection {
         progress |= self.flush(inner)?;
         if receive && !inner.closing && !self.wants_to_move(inner) && !inner.is_held_back() {
             progress |= self.receive(inner)?;
+            if self.closed.get() {
+                return Ok(true);
+            }
         }
         loop {
             progress |= self.finish_done(inner);
             progress |= self.flush(inner)?;
-            if !self.retry_share(inner) {
+            let more = if inner.closing { self.part(inner) } else { self.retry_share(inner) };
+            if !more {
                 break;
             }
         }
         if inner.output.is_none() {
-            if inner.closing {
+            if inner.closing && inner.parting.is_none() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            self.move_home(inner);
+            if !inner.closing {
+                self.move_home(inner);
+            }
         } else if inner.closing && self.close_timer.get().is_none() {
             let reactor = &self.core.reactor;
             let timer = reactor.timer(reactor.now() + CLOSE_TIMEOUT, self.me(), TOKEN_CLOSE);
@@ -652,6 +553,9 @@ impl Complete for Connection {
                 {
                     let mut inner = self.inner.borrow_mut();
                     self.waits_no_more(&mut inner);
+                    if inner.closing {
+                        return;
+                    }
                     inner.is_served = true;
                     self.retry_waiting(&mut inner);
                     inner.is_served = false;

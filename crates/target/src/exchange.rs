@@ -291,6 +291,12 @@ impl Exchanges {
         self.unstarted(|slot| slot.view.as_ref().is_some_and(|it| Rc::ptr_eq(it, view)))
     }
 
+    /// The slot of any such command, or of one that is not wanted any more.
+    pub(crate) fn next_unstarted(&self) -> Option<u32> {
+        let cancelled = || self.slots.iter().position(|slot| slot.stage == Stage::Cancelled);
+        self.unstarted(|_| true).or_else(|| cancelled().map(|at| at as u32))
+    }
+
     fn unstarted(&self, which: impl Fn(&Exchange) -> bool) -> Option<u32> {
         let unstarted = |slot: &Exchange| {
             matches!(slot.stage, Stage::Waiting | Stage::Receiving | Stage::Paired)

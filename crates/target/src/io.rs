@@ -438,6 +438,7 @@ impl Connection {
             && request.command.opcode == opcode::io::READ
             && matches!(request.data, Data::None)
             && inner.exchanges.slot(slot).bytes != 0
+            && !inner.closing
         {
             // It was to lend its memory, and keeps the blocks in several places: it gets some to bring them together in.
             // Whoever found that out may have had the address of a part.
@@ -575,6 +576,9 @@ impl Connection {
         result: u64,
         mut payload: Payload,
     ) {
+        if self.is_silent(inner) {
+            return self.end_silently(inner, slot);
+        }
         let sq_head = inner.sq_head;
         let flow_control = match &inner.role {
             Role::Io(queue) => queue.link.flow_control,

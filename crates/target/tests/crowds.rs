@@ -7,7 +7,8 @@ use host::rig::{Rig, Witness, directory, file, memory};
 use host::{Bytes, PATIENCE, Queue, Socket, narrow};
 use nvme::fabrics::CNTLID_DYNAMIC;
 use nvme::{Command, Status, opcode};
-use nvme_tcp::pdu::dgst;
+use nvme_tcp::FatalError;
+use nvme_tcp::pdu::{Kind, dgst};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -422,4 +423,59 @@ fn small_writes_behind_large_ones_are_not_refused() {
     }
     assert!(io.read(1, 8192 + 99 * 4, 4, 16384) == small);
     assert!(io.read(1, 23 * 256, 256, LARGE) == large);
+}
+
+/// Waits until so many bytes of the pool are free.
+#[track_caller]
+fn await_free(rig: &Rig, core: usize, bytes: usize) {
+    let begin = Instant::now();
+    while rig.server.stats().expect("running").cores[core].buffer_bytes_free < bytes {
+        assert!(begin.elapsed() < PATIENCE, "memory is lost");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whoever is told that the connection ends sends elsewhere what it has no answer to.
+#[test]
+fn what_waits_is_not_begun_once_either_side_has_ended_the_connection() {
+    let directory = directory();
+    let rig = Rig::empty(1);
+    rig.add(1, file(&directory, 64 << 20, 12, 1, Duration::ZERO));
+    let admin = rig.host().enabled();
+    let mut reader = rig.host().io(&admin, 100);
+    let all = rig.server.stats().expect("running").cores[0].buffer_bytes_free;
+    for by_host in [false, true] {
+        let mut io = rig.host().io(&admin, 99);
+        never_send(&mut io, 1);
+        assert_eq!(io.socket.pdu().expect("an R2T").common.kind, Kind::R2T);
+        // Others take what is left, and one waits for more.
+        let mut hogs: Vec<_> = (1..=32).map(|qid| rig.host().io(&admin, qid)).collect();
+        for (index, hog) in hogs.iter_mut().enumerate() {
+            never_send(hog, 1);
+            if index < 31 { hog.await_word() } else { hog.settle() }
+        }
+        for slba in 0..70 {
+            let write = Command::blocks(opcode::io::WRITE, 1, slba, 1);
+            io.issue(write, Bytes::InCapsule(&[0x5a; 4096]));
+        }
+        io.settle();
+        // A core that sleeps looks at a connection again only when that has something to say.
+        thread::sleep(Duration::from_millis(50));
+        drop(hogs);
+        await_free(&rig, 0, all - MIB);
+        if by_host {
+            let mut end = vec![0; 24 + 8];
+            end[..5].copy_from_slice(&[Kind::H2C_TERM_REQ.0, 0, 24, 0, 32]);
+            end[8] = 2;
+            io.socket.send(&end);
+            io.socket.expect_end();
+        } else {
+            let unknown = io.socket.h2c(1, 999, 0, &[0; 4096], true);
+            io.socket.send(&unknown);
+            let field = FatalError::INVALID_HEADER_FIELD;
+            io.socket.expect_termination("an unknown tag", field, 10, &unknown);
+        }
+        await_free(&rig, 0, all);
+        assert!(reader.read(1, 0, 70, 70 * 4096).iter().all(|byte| *byte == 0), "{by_host}");
+    }
 }

@@ -9,6 +9,8 @@ use namespace::memory::Memory;
 use namespace::{Namespace, Queue, Request};
 use nvme::fabrics::{CNTLID_DYNAMIC, Csts, Property};
 use nvme::{Command, Limits, Status, opcode};
+use nvme_tcp::FatalError;
+use nvme_tcp::pdu::Kind;
 use reactor::{Complete, Reactor};
 use std::cell::RefCell;
 use std::net::Shutdown;
@@ -180,4 +182,22 @@ fn a_queue_is_kept_until_all_has_come_back() {
     // Whoever connects waits for what the same host has left behind: there is nothing.
     let (_admin, mut io) = rig.connect();
     assert!(io.read(2, 0, 3, 3 * 4096).iter().all(|byte| *byte == 0x5a));
+}
+
+/// A host takes a C2HTermReq as leave to send elsewhere what it has no answer to.
+#[test]
+fn a_fault_is_told_when_what_was_under_way_is_done() {
+    let (volume, held, _) = holding(&memory(1 << 20, 12, 1), HOLD);
+    let rig = Rig::empty(1);
+    rig.add(1, volume);
+    let (_admin, mut io) = rig.connect();
+    let begin = Instant::now();
+    io.issue(Command::blocks(opcode::io::WRITE, 1, 0, 1), Bytes::InCapsule(&[0x5a; 4096]));
+    await_held(&held, 1);
+    let unknown = io.socket.h2c(1, 9, 0, &[0; 4096], true);
+    io.socket.send(&unknown);
+    let answer = io.socket.pdu().expect("an answer");
+    assert_eq!(answer.common.kind, Kind::CAPSULE_RESP);
+    assert!(begin.elapsed() >= HOLD, "{:?}", begin.elapsed());
+    io.socket.expect_termination("data", FatalError::INVALID_HEADER_FIELD, 10, &unknown);
 }

@@ -6,8 +6,8 @@ use crate::journal::End;
 use namespace::Data;
 use namespace::output::Payload;
 use nvme::{Command, Status};
+use nvme_tcp::Pending;
 use nvme_tcp::controller::{self, Event};
-use nvme_tcp::{Pending, Terminate};
 use std::io;
 use std::sync::atomic::Ordering;
 use subsystem::io::Direction;
@@ -95,22 +95,11 @@ impl Connection {
             Event::Terminated { fes, fei } => {
                 let fault = format_args!("the host terminates it: {fes:?}, {fei:#x}");
                 self.blame(End::Terminated, &fault);
+                // Whatever else it is sent it does not take.
                 inner.closing = true;
+                self.close();
             }
         }
-    }
-
-    /// Tells the peer what it did wrong; the connection closes once that is sent.
-    pub(super) fn terminate(&self, inner: &mut Inner, fault: &Terminate) {
-        self.blame(End::Protocol, fault);
-        let pdu = fault.pdu();
-        self.send(inner, &pdu);
-        inner.closing = true;
-    }
-
-    /// Closes without a word, once what is queued was sent.
-    pub(crate) fn hang_up(&self, inner: &mut Inner) {
-        inner.closing = true;
     }
 
     /// Receives the rest of a payload into its buffer, and what follows into `buffer`. Returns
