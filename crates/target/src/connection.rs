@@ -368,8 +368,16 @@ impl Connection {
         loop {
             progress |= self.finish_done(inner);
             progress |= self.flush(inner)?;
-            let more = if inner.closing { self.part(inner) } else { self.retry_share(inner) };
-            if !more {
+            if inner.closing {
+                if !self.part(inner) {
+                    break;
+                }
+                continue;
+            }
+            if self.may_retry(inner) && self.is_abandoned() {
+                return Err(self.closed_by_peer());
+            }
+            if !self.retry_share(inner) {
                 break;
             }
         }
@@ -548,6 +556,11 @@ impl Complete for Connection {
             }
             TOKEN_BUFFERS => {
                 if self.closed.get() {
+                    return;
+                }
+                if self.is_abandoned() {
+                    self.ends(End::Closed);
+                    self.close();
                     return;
                 }
                 {

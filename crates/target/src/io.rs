@@ -325,10 +325,15 @@ impl Connection {
         inner.is_served || inner.exchanges.pool_bytes() != 0 || self.core.buffer_waiters.get() == 0
     }
 
+    /// Whether commands wait for this connection's share, and not for the pool.
+    pub(crate) fn may_retry(&self, inner: &Inner) -> bool {
+        !inner.waiting.is_empty() && !inner.waits_for_buffers
+    }
+
     /// Commands that waited for this connection's share get another try. Returns whether any was
     /// let through.
     pub(crate) fn retry_share(&self, inner: &mut Inner) -> bool {
-        if inner.waiting.is_empty() || inner.waits_for_buffers {
+        if !self.may_retry(inner) {
             return false;
         }
         let before = inner.waiting.len();

@@ -157,7 +157,7 @@ fn end_abandoned(core: &Core, controllers: &[ControllerId]) -> bool {
 }
 
 /// Whether the peer has closed or reset the connection, whatever is still unread.
-fn hung_up(socket: RawFd) -> bool {
+pub(crate) fn hung_up(socket: RawFd) -> bool {
     let mut poll = libc::pollfd { fd: socket, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one valid pollfd, and no waiting.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };

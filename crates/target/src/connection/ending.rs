@@ -12,8 +12,10 @@ use super::{Connection, Inner, Role};
 use crate::core::Lingering;
 use crate::exchange::Stage;
 use crate::journal::End;
+use crate::takeover::hung_up;
 use crate::view::NamespaceView;
 use nvme_tcp::Terminate;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
 /// What a peer is told last.
@@ -32,6 +34,13 @@ impl Connection {
     /// Closes without a word, once what is queued was sent.
     pub(crate) fn hang_up(&self, inner: &mut Inner) {
         self.leave(inner, None);
+    }
+
+    /// Whether the host has closed the connection, also if nothing is read of it now. What waits is
+    /// not begun then: the host may have sent it by another way, and newer data since.
+    #[cold]
+    pub(super) fn is_abandoned(&self) -> bool {
+        hung_up(self.stream.as_raw_fd())
     }
 
     /// Begins nothing more, and lets go of what has not begun.

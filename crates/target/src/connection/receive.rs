@@ -46,7 +46,7 @@ impl Connection {
     }
 
     /// The peer sends nothing any more.
-    fn closed_by_peer(&self) -> io::Error {
+    pub(super) fn closed_by_peer(&self) -> io::Error {
         self.ends(End::Closed);
         io::ErrorKind::UnexpectedEof.into()
     }
