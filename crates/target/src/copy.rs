@@ -104,7 +104,7 @@ impl Connection {
             // Just found, by the checks.
             let view = subsystem.namespace(nsid).ok_or(Status::INTERNAL)?;
             view.source(&self.core, port).map_err(|error| {
-                tracing::error!(%error, volume = view.namespace.uri(), "cannot open a queue");
+                self.core.journal.no_queue(&*view.namespace, &error);
                 Status::NAMESPACE_NOT_READY
             })
         })?;

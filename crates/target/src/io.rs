@@ -414,7 +414,7 @@ impl Connection {
     }
 
     #[inline]
-    pub(crate) fn io_submit(&self, inner: &mut Inner, slot: u32, mut request: Box<Request>) {
+    pub(crate) fn io_submit(&self, inner: &mut Inner, slot: u32, request: Box<Request>) {
         let exchange = inner.exchanges.slot(slot);
         exchange.stage = Stage::Running;
         let view = exchange.view.as_ref().expect("an admitted command has its namespace");
@@ -423,15 +423,26 @@ impl Connection {
         match view.queue(&self.core, inner.port) {
             Ok(queue) => self.start_request(&queue, slot, request),
             Err(error) => {
-                tracing::error!(%error, volume = view.namespace.uri(), "cannot open a queue");
-                let (second, partner) = (request.fused.take(), exchange.partner);
-                self.core.recycle(request);
-                self.respond(inner, slot, Status::NAMESPACE_NOT_READY, 0, Payload::None);
-                if let Some(second) = second {
-                    self.core.recycle(second);
-                    self.respond(inner, partner, Status::ABORTED_FAILED_FUSED, 0, Payload::None);
-                }
+                self.core.journal.no_queue(&*view.namespace, &error);
+                self.has_no_queue(inner, slot, request);
             }
+        }
+    }
+
+    /// Answers a command that cannot be given to its namespace.
+    #[cold]
+    fn has_no_queue(&self, inner: &mut Inner, slot: u32, mut request: Box<Request>) {
+        let (second, partner) = (request.fused.take(), inner.exchanges.slot(slot).partner);
+        let failed = Status::NAMESPACE_NOT_READY;
+        self.count(inner, slot, request.command.opcode, failed, Duration::ZERO);
+        self.note_error(inner, &request.command, failed);
+        self.core.recycle(request);
+        self.respond(inner, slot, failed, 0, Payload::None);
+        if let Some(second) = second {
+            let failed = Status::ABORTED_FAILED_FUSED;
+            self.count(inner, partner, second.command.opcode, failed, Duration::ZERO);
+            self.core.recycle(second);
+            self.respond(inner, partner, failed, 0, Payload::None);
         }
     }
 

@@ -5,10 +5,11 @@
 //!                 \-> none: counted; how many there were is told when the second is over
 //! ```
 //!
-//! Key constants: [`HOSTS_PER_SECOND`], [`REFUSALS_PER_SECOND`], [`FAULTS_PER_SECOND`].
+//! Key constants: [`HOSTS_PER_SECOND`], [`REFUSALS_PER_SECOND`], [`FAULTS_PER_SECOND`], [`QUEUES_PER_SECOND`].
 
 use crate::report::Owner;
 use dhchap::Failure;
+use namespace::Namespace;
 use reactor::{Complete, Reactor};
 use std::cell::Cell;
 use std::fmt;
@@ -24,6 +25,8 @@ pub(crate) const HOSTS_PER_SECOND: u32 = 20;
 pub(crate) const REFUSALS_PER_SECOND: u32 = 5;
 /// Lines about what peers do wrong, on each core.
 pub(crate) const FAULTS_PER_SECOND: u32 = 5;
+/// Lines about volumes to which no queue can be opened, on each core.
+pub(crate) const QUEUES_PER_SECOND: u32 = 5;
 
 /// The time for which lines are counted.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -37,9 +40,12 @@ pub(crate) enum Subject {
     Refusals,
     /// What peers do wrong.
     Faults,
+    /// Volumes to which no queue can be opened.
+    Queues,
 }
 
-const SUBJECTS: [Subject; 3] = [Subject::Hosts, Subject::Refusals, Subject::Faults];
+const SUBJECTS: [Subject; 4] =
+    [Subject::Hosts, Subject::Refusals, Subject::Faults, Subject::Queues];
 
 impl Subject {
     fn per_second(self) -> u32 {
@@ -47,6 +53,7 @@ impl Subject {
             Subject::Hosts => HOSTS_PER_SECOND,
             Subject::Refusals => REFUSALS_PER_SECOND,
             Subject::Faults => FAULTS_PER_SECOND,
+            Subject::Queues => QUEUES_PER_SECOND,
         }
     }
 
@@ -56,6 +63,9 @@ impl Subject {
             Subject::Hosts => tracing::info!(count, "more hosts came or went within a second"),
             Subject::Refusals => tracing::warn!(count, "more hosts were refused within a second"),
             Subject::Faults => tracing::warn!(count, "more faults of peers within a second"),
+            Subject::Queues => {
+                tracing::error!(count, "more commands found no queue within a second");
+            }
         }
     }
 }
@@ -134,6 +144,14 @@ impl Journal {
         if !self.closed.replace(true) {
             SUBJECTS.into_iter().for_each(|subject| self.finish(subject));
         }
+    }
+
+    /// A command comes to nothing, as there is no queue to `volume`.
+    #[cold]
+    pub(crate) fn no_queue(&self, volume: &dyn Namespace, error: &io::Error) {
+        self.tell(Subject::Queues, || {
+            tracing::error!(%error, volume = volume.uri(), "cannot open a queue");
+        });
     }
 
     /// A host has a controller now.

@@ -5,6 +5,7 @@ use crate::exchange::Stage;
 use namespace::output::Payload;
 use namespace::{Data, Request};
 use nvme::{Command, Status};
+use std::io;
 use std::sync::Arc;
 use subsystem::io::{Direction, Transfer};
 use subsystem::{PASSED_BYTES_MAX, passed_data};
@@ -75,12 +76,13 @@ impl Connection {
         request: Box<Request>,
     ) {
         let view = self.core.subsystem(nqn).namespace(nsid);
-        let queue = match view.as_ref().map(|view| view.queue(&self.core, inner.port)) {
-            Some(Ok(queue)) => queue,
-            failed => {
-                if let Some(Err(error)) = failed {
-                    tracing::error!(%error, nsid, "cannot open a queue");
-                }
+        let opened = view.as_ref().and_then(|view| {
+            let failed = |error: &io::Error| self.core.journal.no_queue(&*view.namespace, error);
+            view.queue(&self.core, inner.port).inspect_err(failed).ok()
+        });
+        let queue = match opened {
+            Some(queue) => queue,
+            None => {
                 self.core.recycle(request);
                 self.respond(inner, slot, Status::NAMESPACE_NOT_READY, 0, Payload::None);
                 return;

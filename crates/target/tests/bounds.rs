@@ -4,15 +4,18 @@
 
 mod host;
 
+use double::Double;
 use host::rig::{Rig, memory};
 use host::{Bytes, PATIENCE, ic_req, narrow};
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
 use nvme::copy::{self, Entry, Format};
-use nvme::{Command, opcode};
+use nvme::{Command, Status, opcode};
+use std::fmt;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -178,4 +181,60 @@ fn copies_that_never_end_are_bounded_however_many_hosts_have_them() {
     drop(crowd);
     io.command(command, Bytes::InCapsule(&list)).ok();
     witness.check();
+}
+
+/// Counts the lines of the log that say that there is no queue.
+struct Lines(AtomicU64);
+
+/// Whether a line says that.
+struct Says(bool);
+
+impl tracing::field::Visit for Says {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        self.0 |= field.name() == "message" && format!("{value:?}") == "cannot open a queue";
+    }
+}
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut says = Says(false);
+        event.record(&mut says);
+        self.0.fetch_add(says.0.into(), Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn commands_that_find_no_queue_are_counted_and_told_in_a_few_lines() {
+    const READS: u64 = 1000;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines = Arc::new(Lines(AtomicU64::new(0)));
+    tracing::subscriber::set_global_default(lines.clone()).expect("the first");
+    let rig = Rig::empty(1);
+    rig.add(1, Arc::new(Double::over(memory(1 << 20, 12, 1)).without_queues()));
+    let (_admin, mut io) = rig.connect();
+    let begin = Instant::now();
+    for slba in 0..READS {
+        let read = Command::blocks(opcode::io::READ, 1, slba % 256, 1);
+        io.command(read, Bytes::Wanted(4096)).refused(Status::NAMESPACE_NOT_READY);
+    }
+    let seconds = begin.elapsed().as_secs() + 1;
+    let told = lines.0.load(Ordering::Relaxed);
+    assert!((1..=5 * (seconds + 1)).contains(&told), "{told} lines in {seconds} s");
+    assert_eq!(rig.server.stats().expect("running").namespaces[0].counted.errors, READS);
 }
