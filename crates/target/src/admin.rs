@@ -253,10 +253,15 @@ impl Connection {
             self.respond(inner, slot, status, result, Payload::None);
             return;
         };
+        if !self.may_answer(bytes.len()) {
+            self.respond(inner, slot, Status::COMMAND_INTERRUPTED, 0, Payload::None);
+            return;
+        }
         let exchange = inner.exchanges.slot(slot);
         exchange.direction = Direction::ToHost;
         exchange.bytes = bytes.len() as u32;
         self.respond(inner, slot, status, result, Payload::Bytes(bytes));
+        self.note_unread(inner.unread_answers(), true);
     }
 
     /// Fabrics commands on an I/O queue: Disconnect, and those by which hosts prove who they are.

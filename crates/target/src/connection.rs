@@ -12,6 +12,7 @@ mod ending;
 mod moving;
 mod receive;
 
+use crate::answers::Unread;
 use crate::core::Core;
 use crate::exchange::{Exchanges, Stage};
 use crate::journal::{End, Subject};
@@ -84,6 +85,7 @@ pub(crate) struct Connection {
     to_report: Cell<Option<(ControllerId, u16)>>,
     /// What its end was put down to first.
     end: Cell<Option<End>>,
+    pub(crate) unread: Unread,
 }
 
 /// What changes as bytes come and go.
@@ -183,14 +185,10 @@ impl Inner {
         }
     }
 
-    /// Whether nothing is read before memory is free again. Data that was asked for comes through
-    /// the same socket, so a connection that waits for such is never held back for its capsules.
+    /// Bytes of answers to admin commands that are not sent yet.
     #[inline]
-    pub(crate) fn is_held_back(&self) -> bool {
-        self.output.as_ref().is_some_and(|output| output.heap_bytes() > HEAP_BYTES_MAX)
-            || !self.waiting.is_empty()
-                && self.exchanges.kept_bytes() > HEAP_BYTES_MAX
-                && !self.exchanges.receiving()
+    pub(crate) fn unread_answers(&self) -> usize {
+        self.output.as_ref().map_or(0, |output| output.heap_bytes())
     }
 
     /// Connect has told the size of the queue.
@@ -221,6 +219,7 @@ impl Connection {
             running: Cell::new(0),
             to_report: Cell::new(None),
             end: Cell::new(None),
+            unread: Unread::default(),
         })
     }
 
@@ -296,6 +295,17 @@ impl Connection {
         self.is_fresh() && self.inner.try_borrow().is_ok_and(|inner| inner.port == port)
     }
 
+    /// Whether nothing is read before memory is free again. Data that was asked for comes through
+    /// the same socket, so a connection that waits for such is never held back for its capsules.
+    #[inline]
+    fn is_held_back(&self, inner: &Inner) -> bool {
+        let unread_max = if self.core.is_full_of_answers() { 0 } else { HEAP_BYTES_MAX };
+        inner.unread_answers() > unread_max
+            || !inner.waiting.is_empty()
+                && inner.exchanges.kept_bytes() > HEAP_BYTES_MAX
+                && !inner.exchanges.receiving()
+    }
+
     /// Sends `request` to a namespace; it comes back to slot `slot`.
     #[inline]
     pub(crate) fn start_request(
@@ -359,7 +369,7 @@ impl Connection {
     fn turn_within(&self, inner: &mut Inner, receive: bool) -> io::Result<bool> {
         let mut progress = false;
         progress |= self.flush(inner)?;
-        if receive && !inner.closing && !self.wants_to_move(inner) && !inner.is_held_back() {
+        if receive && !inner.closing && !self.wants_to_move(inner) && !self.is_held_back(inner) {
             progress |= self.receive(inner)?;
             if self.closed.get() {
                 return Ok(true);
@@ -406,6 +416,7 @@ impl Connection {
                 exchanges.end(slot);
             }
         })?;
+        self.note_unread(output.heap_bytes(), flushed != Flushed::Blocked(false));
         if flushed == Flushed::All {
             spare.put(inner.output.take().expect("just flushed"));
         }
@@ -495,7 +506,7 @@ impl Poll for Connection {
                 // An idle connection holds no memory.
                 inner.stash.shrink_to(0);
             }
-            let held_back = inner.is_held_back();
+            let held_back = self.is_held_back(&inner);
             if inner.stash_unseen && !held_back && !inner.closing {
                 return false;
             }
@@ -547,7 +558,7 @@ impl Complete for Connection {
                 let idle = {
                     let inner = self.inner.borrow();
                     inner.output.is_none()
-                        && (inner.is_held_back() || self.watches[0].get().is_some())
+                        && (self.is_held_back(&inner) || self.watches[0].get().is_some())
                 };
                 if self.closed.get() || idle {
                     return;

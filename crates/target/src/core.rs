@@ -85,6 +85,8 @@ pub(crate) struct Core {
     given_up: OnceCell<Arc<AtomicU64>>,
     /// Connections in the queue for buffers of the pool.
     pub(crate) buffer_waiters: Cell<u32>,
+    /// Bytes of answers that are not read ([`crate::answers`]).
+    pub(crate) answer_bytes: Cell<usize>,
     /// Looks at who holds buffers are under way; so many were taken.
     stall_looks: Cell<Option<u32>>,
     /// Questions for what namespaces store.
@@ -129,6 +131,7 @@ impl Core {
             stopping: Cell::new(false),
             given_up: OnceCell::new(),
             buffer_waiters: Cell::new(0),
+            answer_bytes: Cell::new(0),
             stall_looks: Cell::new(None),
             questions: Questions::default(),
             delays: RefCell::default(),
@@ -323,7 +326,7 @@ impl Core {
         controllers.iter().any(|controller| draining.contains_key(controller))
     }
 
-    /// Somebody waits for memory of the pool: sees to it that nobody sits on it for long.
+    /// Somebody waits for memory of the pool, or too much is unread: sees to it that nobody sits on it for long.
     #[cold]
     pub(crate) fn watch_stalls(&self) {
         if self.stall_looks.get().is_none() {
@@ -337,24 +340,33 @@ impl Core {
     }
 
     /// Drops the connections whose peers hold memory and let none go for a whole period, as long
-    /// as somebody waits. The first look only begins the period.
+    /// as somebody waits, and those whose peers read nothing, as long as too much is unread. The first look only begins
+    /// the period.
     fn look_for_stalls(&self) {
         let looks = self.stall_looks.get().unwrap_or(0);
         let mut somebody_waits = false;
-        let mut stalled = Vec::new();
+        let full = self.is_full_of_answers();
+        let (mut stalled, mut unread) = (Vec::new(), Vec::new());
         for connection in self.connections.borrow().values() {
             let (waits, stalls) = connection.memory_state();
             somebody_waits |= waits;
             if stalls {
                 stalled.push(connection.clone());
             }
+            if connection.reads_nothing() && full {
+                unread.push(connection.clone());
+            }
         }
-        if !somebody_waits || self.stopping.get() {
+        if !(somebody_waits || full) || self.stopping.get() {
             self.stall_looks.set(None);
             return;
         }
         if looks > 0 {
-            for connection in stalled {
+            for connection in unread {
+                connection.blame(End::Unread, &"it does not read its answers, which are too many");
+                connection.close();
+            }
+            for connection in stalled.into_iter().filter(|_| somebody_waits) {
                 connection.blame(End::Stalled, &"it holds buffers which others wait for");
                 connection.close();
             }

@@ -248,6 +248,8 @@ pub(crate) enum End {
     Terminated,
     /// The host let nothing go of memory that others waited for.
     Stalled,
+    /// The host did not read its answers, and there were too many.
+    Unread,
     /// The host did not prove who it is.
     Unproven,
 }
@@ -260,6 +262,7 @@ impl fmt::Display for End {
             End::Protocol => f.write_str("protocol error of the host"),
             End::Terminated => f.write_str("terminated by the host for a protocol error"),
             End::Unproven => f.write_str("it did not prove who it is"),
+            End::Unread => f.write_str("it did not read its answers"),
             End::Stalled => f.write_str("it held buffers that others waited for"),
         }
     }

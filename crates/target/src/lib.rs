@@ -22,11 +22,13 @@
 //! buffer pool, else commands wait for it. No connection holds more of the pool than it leaves
 //! free, and one whose peer lets nothing go for 2 s while others wait is dropped. Copies in progress have
 //! 65,536 source ranges per core and 16,384 per connection, which holds no more of them either than it
-//! leaves, but always one Copy's; more is answered Command Interrupted. One Get LBA Status of a controller
+//! leaves, but always one Copy's; more is answered Command Interrupted. Of answers to admin commands that their
+//! hosts have not read a core keeps 64 MiB, and 64 KiB for each connection beyond. One Get LBA Status of a controller
 //! waits at most, and one of all is carried out at a time.
 
 mod admin;
 mod allocation;
+mod answers;
 mod authentication;
 mod connection;
 mod control;

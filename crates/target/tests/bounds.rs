@@ -6,10 +6,12 @@ mod host;
 
 use double::Double;
 use host::rig::{Rig, memory};
-use host::{Bytes, PATIENCE, ic_req, narrow};
+use host::{Bytes, Host, PATIENCE, ic_req, narrow};
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
 use nvme::copy::{self, Entry, Format};
+use nvme::fabrics::DISCOVERY_NQN;
+use nvme::log::{GetLogPage, Lid};
 use nvme::{Command, Status, opcode};
 use std::fmt;
 use std::io::Write;
@@ -108,15 +110,8 @@ fn admin_answers_that_are_not_read_are_bounded_and_all_come_in_the_end() {
     let (mut admin, _io) = rig.connect();
     narrow(&admin.socket);
     let before = resident();
-    // Get Log Page of the SMART log, 1 MiB: a few bytes that cost the controller as much.
-    let dwords_z = (MIB as u32 / 4) - 1;
-    let command = Command {
-        opcode: opcode::admin::GET_LOG_PAGE,
-        nsid: u32::MAX.into(),
-        cdw10: (2 | (dwords_z & 0xffff) << 16).into(),
-        cdw11: (dwords_z >> 16).into(),
-        ..Command::default()
-    };
+    // A few bytes that cost the controller as much as is asked for.
+    let command = page(Lid::SMART, MIB);
     let cids: Vec<u16> = (0..30).map(|_| admin.issue(command, Bytes::Wanted(MIB))).collect();
     for _ in 0..20 {
         witness.check();
@@ -127,6 +122,45 @@ fn admin_answers_that_are_not_read_are_bounded_and_all_come_in_the_end() {
     for cid in cids {
         assert_eq!(admin.complete(cid).ok().data.len(), MIB);
     }
+}
+
+/// Get Log Page of so many bytes of page `lid`.
+fn page(lid: Lid, bytes: usize) -> Command {
+    let page = GetLogPage { bytes: bytes as u64, lid, ..GetLogPage::of(&Command::default()) };
+    Command { nsid: u32::MAX.into(), ..page.command() }
+}
+
+#[test]
+fn admin_answers_that_are_not_read_are_bounded_however_many_hosts_there_are() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::memory(1);
+    let (mut admin, mut io) = rig.connect();
+    let discovery = Host { nqn: DISCOVERY_NQN.into(), kato_ms: u32::MAX, ..rig.host() };
+    let before = resident();
+    let ask = |_| {
+        let mut queue = discovery.enabled();
+        narrow(&queue.socket);
+        // The kernel takes some.
+        for _ in 0..8 {
+            queue.issue(page(Lid::DISCOVERY, MIB), Bytes::Wanted(MIB));
+        }
+        queue.await_word();
+        queue
+    };
+    let crowd: Vec<_> = (0..200).map(ask).collect();
+    // Others get what is short, and whatever they want when those who take nothing have been dropped.
+    admin.command(page(Lid::SMART, 512), Bytes::Wanted(512)).ok();
+    io.read(1, 0, 1, 4096);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 96 * MIB, "{} MiB more are resident", grown / MIB);
+    let begin = Instant::now();
+    let long = page(Lid::SMART, MIB);
+    admin.command(long, Bytes::Wanted(MIB)).refused(Status::COMMAND_INTERRUPTED);
+    while !admin.command(long, Bytes::Wanted(MIB)).status.is_success() {
+        assert!(begin.elapsed() < PATIENCE, "nobody was dropped");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(crowd);
 }
 
 /// A Copy within namespace `nsid` of as many ranges as there may be, and its list.

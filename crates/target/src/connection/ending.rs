@@ -127,6 +127,7 @@ impl Connection {
                 output.discard(&mut spare);
                 spare.put(output);
             }
+            self.note_unread(0, false);
             inner.waiting.clear();
             self.leave_line(inner);
             inner.fused = None;

@@ -62,7 +62,7 @@ impl Connection {
             if self.wants_to_move(inner) {
                 break;
             }
-            if inner.is_held_back() {
+            if self.is_held_back(inner) {
                 inner.stash_unseen = !input.is_empty();
                 break;
             }
