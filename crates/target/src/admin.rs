@@ -211,10 +211,7 @@ impl Connection {
             }
             Reply::Pass { nqn, nsid } => self.pass(inner, slot, (&nqn, nsid), command, data),
             Reply::Held => inner.exchanges.slot(slot).stage = Stage::Running,
-            Reply::Disconnect => {
-                self.respond(inner, slot, Status::SUCCESS, 0, Payload::None);
-                self.hang_up(inner);
-            }
+            Reply::Disconnect => self.disconnect(inner, slot),
             Reply::AbortCommand { queue_id, cid } => {
                 inner.exchanges.slot(slot).stage = Stage::Running;
                 self.abort_elsewhere(controller, queue_id, cid, command.cid.get());
@@ -312,10 +309,7 @@ impl Connection {
                     self.ends(End::Unproven);
                     self.hang_up(inner);
                 }
-                Reply::Disconnect => {
-                    self.respond(inner, slot, Status::SUCCESS, 0, Payload::None);
-                    self.hang_up(inner);
-                }
+                Reply::Disconnect => self.disconnect(inner, slot),
                 Reply::Held
                 | Reply::Pass { .. }
                 | Reply::Allocation { .. }

@@ -201,3 +201,25 @@ fn a_fault_is_told_when_what_was_under_way_is_done() {
     assert!(begin.elapsed() >= HOLD, "{:?}", begin.elapsed());
     io.socket.expect_termination("data", FatalError::INVALID_HEADER_FIELD, 10, &unknown);
 }
+
+/// Whoever has that answer may write the same blocks through another queue.
+#[test]
+fn a_disconnect_is_answered_when_what_was_under_way_is_done() {
+    let (volume, held, _) = holding(&memory(1 << 20, 12, 1), HOLD);
+    let rig = Rig::empty(1);
+    rig.add(1, volume);
+    let (_admin, mut io) = rig.connect();
+    let begin = Instant::now();
+    let write = Command::blocks(opcode::io::WRITE, 1, 0, 1);
+    let write = io.issue(write, Bytes::InCapsule(&[0x5a; 4096]));
+    await_held(&held, 1);
+    let disconnect = Command {
+        opcode: opcode::admin::FABRICS,
+        nsid: u32::from(opcode::fabrics::DISCONNECT).into(),
+        ..Command::default()
+    };
+    io.command(disconnect, Bytes::None).ok();
+    assert!(begin.elapsed() >= HOLD, "{:?}", begin.elapsed());
+    // Nothing comes after it: the answer has come before.
+    io.complete(write).ok();
+}

@@ -14,6 +14,8 @@ use crate::exchange::Stage;
 use crate::journal::End;
 use crate::takeover::hung_up;
 use crate::view::NamespaceView;
+use namespace::output::Payload;
+use nvme::Status;
 use nvme_tcp::Terminate;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
@@ -22,6 +24,8 @@ use std::rc::Rc;
 pub(super) enum Parting {
     /// What it did wrong.
     Fault(Vec<u8>),
+    /// The Disconnect in that slot has succeeded.
+    Disconnected(u32),
 }
 
 impl Connection {
@@ -29,6 +33,12 @@ impl Connection {
     pub(super) fn terminate(&self, inner: &mut Inner, fault: &Terminate) {
         self.blame(End::Protocol, fault);
         self.leave(inner, Some(Parting::Fault(fault.pdu().to_vec())));
+    }
+
+    /// Answers the Disconnect in `slot`, and closes once that is sent.
+    pub(crate) fn disconnect(&self, inner: &mut Inner, slot: u32) {
+        inner.exchanges.slot(slot).stage = Stage::Running;
+        self.leave(inner, Some(Parting::Disconnected(slot)));
     }
 
     /// Closes without a word, once what is queued was sent.
@@ -67,10 +77,18 @@ impl Connection {
         if self.running.get() != 0 {
             return false;
         }
-        match inner.parting.take() {
-            Some(Parting::Fault(pdu)) => self.send(inner, &pdu),
+        match &inner.parting {
+            Some(Parting::Fault(pdu)) => {
+                let pdu = pdu.clone();
+                self.send(inner, &pdu);
+            }
+            Some(Parting::Disconnected(slot)) => {
+                let slot = *slot;
+                self.respond(inner, slot, Status::SUCCESS, 0, Payload::None);
+            }
             None => return false,
         }
+        inner.parting = None;
         true
     }
 
