@@ -13,6 +13,7 @@ use nvme::log::{
     ana, effect,
 };
 use nvme::{Command, Limits, NSID_ALL, Status, opcode};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
@@ -255,10 +256,14 @@ fn ana_log(controller: &Controller, subsystem: &Subsystem, groups_only: bool) ->
     header.change_count = subsystem.ana.change_count.into();
     header.groups = (groups.len() as u16).into();
     let mut log = header.as_bytes().to_vec();
+    let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    if !groups_only {
+        for (&nsid, namespace) in &subsystem.namespaces {
+            members.entry(namespace.ana_group).or_default().push(nsid);
+        }
+    }
     for (&id, group) in groups {
-        let members = subsystem.namespaces.iter().filter(|(_, n)| n.ana_group == id);
-        let nsids: Vec<u32> =
-            if groups_only { Vec::new() } else { members.map(|(&nsid, _)| nsid).collect() };
+        let nsids = members.remove(&id).unwrap_or_default();
         let mut head = ana::Group::new_zeroed();
         head.group = id.into();
         head.namespaces = (nsids.len() as u32).into();
