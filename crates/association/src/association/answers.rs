@@ -241,10 +241,14 @@ impl Association {
 
     /// No command may go to the namespace, until there is one that is accepted.
     pub(super) fn withhold(&mut self, now: Duration, reason: Reason) {
-        self.namespace = None;
+        let had = self.namespace.take().is_some();
         self.ana_suspect = false;
         self.lost_since = self.lost_since.or(Some(now));
         self.reason = reason;
+        // Also where no command went there before: some may wait that have its id.
+        if had && self.access() == self.told {
+            self.actions.push_back(Action::AccessChanged);
+        }
         self.tell();
     }
 

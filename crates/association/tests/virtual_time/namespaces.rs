@@ -202,3 +202,20 @@ fn a_namespace_that_goes_while_its_ana_state_is_in_doubt_is_found_again() {
         assert_eq!(world.association.access(), Access::Optimized);
     }
 }
+
+/// What waits for the path in some core's memory has an id that may be another namespace's from now on.
+#[test]
+fn a_namespace_that_goes_is_told_where_its_ana_state_let_nothing_pass_before() {
+    let mut world = World::live();
+    world.peer.group = 1;
+    world.raise(AsyncEvent::ANA_CHANGE);
+    let told = world.count("access");
+    assert_eq!(world.association.access(), Access::Inaccessible);
+    world.peer.namespaces.clear();
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert!(world.association.namespace().is_none());
+    assert_eq!(
+        (world.association.access(), world.count("access")),
+        (Access::Inaccessible, told + 1)
+    );
+}
