@@ -57,11 +57,11 @@ pub fn find(exports: &dyn Exports, name: &[u8]) -> Option<usize> {
 /// Several connections are always welcome: no connection has a cache of its own, and NVMe's Flush
 /// covers every write of the namespace that was completed before, whoever sent it.
 pub fn transmission_flags(limits: &Limits, structured: bool) -> u16 {
-    let mut flags = flag::HAS_FLAGS
-        | flag::SEND_FLUSH
-        | flag::SEND_FUA
-        | flag::CAN_MULTI_CONN
-        | flag::SEND_CACHE;
+    let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
+    // It is a Verify.
+    if limits.commands.verify {
+        flags |= flag::SEND_CACHE;
+    }
     if structured {
         flags |= flag::SEND_DF;
     }

@@ -162,6 +162,9 @@ fn check(request: &Request, session: &Session) -> Result<(), Failure> {
         command::TRIM if !session.offers(transmission_flag::SEND_TRIM) => {
             refuse(Code::Inval, "the export does not trim")
         }
+        command::CACHE if !session.offers(transmission_flag::SEND_CACHE) => {
+            refuse(Code::Inval, "the export caches nothing")
+        }
         command::WRITE_ZEROES if !session.offers(transmission_flag::SEND_WRITE_ZEROES) => {
             refuse(Code::Inval, "the export does not write zeroes")
         }

@@ -207,6 +207,31 @@ fn one_that_never_reads_does_not_keep_others_from_memory() {
     server.stop().unwrap();
 }
 
+/// A simple reply that has begun holds up all others of its connection: it is the one that goes on when memory is free.
+#[test]
+fn long_reads_in_pieces_end_where_others_take_the_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("file:{}/a.img?size=64M&create", directory.path().display());
+    let volume = format!("delay:1ms({file})");
+    let config = ServerConfig { buffer_bytes: 4 << 20, ..ServerConfig::default() };
+    let (server, address) = serve(&[&volume], &config);
+    let read = |number: u64| {
+        let mut client = Client::connect(address, "0", SIMPLE);
+        for round in 0..40 {
+            let at = (number + round) % 32 << 20;
+            let asked = [2 << 20, 1 << 20, 4096].map(|bytes| client.send(READ, 0, at, bytes, &[]));
+            for _ in &asked {
+                let (cookie, reply) = client.receive().expect("an answer in time");
+                assert!(asked.contains(&cookie) && matches!(reply, Reply::Data(_)));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..8).for_each(|number| drop(scope.spawn(move || read(number))));
+    });
+    server.stop().unwrap();
+}
+
 #[test]
 fn one_that_never_sends_its_data_does_not_keep_others_from_memory() {
     let directory = tempfile::tempdir().unwrap();

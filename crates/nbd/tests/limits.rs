@@ -101,3 +101,24 @@ fn each_client_is_told_of_lost_data_by_its_next_flush() {
     }
     server.stop().unwrap();
 }
+
+/// CACHE is a Verify: it is not offered where there is none.
+#[test]
+fn a_volume_without_verify_is_not_asked_to_cache() {
+    for has_verify in [true, false] {
+        let namespace = volume::open("mem:1M", &volume::OpenOptions::default()).unwrap();
+        let namespace = Double::over(namespace).limited(move |mut limits| {
+            limits.commands.verify = has_verify;
+            limits
+        });
+        let namespace = Arc::new(namespace);
+        let export = Export { name: String::new(), description: String::new(), namespace };
+        let server = Server::start(&ServerConfig::default(), vec![export]).unwrap();
+        let address = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut client = Client::connect(address, "", SIMPLE);
+        assert_eq!(client.flags & 1 << 10 != 0, has_verify);
+        let expected = if has_verify { DONE } else { Reply::Error(EINVAL) };
+        assert_eq!(client.ask(CACHE, 0, 0, 4096), expected);
+        server.stop().unwrap();
+    }
+}

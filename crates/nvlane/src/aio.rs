@@ -67,7 +67,9 @@ fn run(args: &AioRunArgs) -> Result<()> {
             let status = child.wait()?;
             let told = Report::kept_in(folder.path()).map_err(anyhow::Error::from);
             if let Err(error) = told.and_then(|reports| tell(file, &reports)) {
-                eprintln!("nvlane: what the program did is not told: {error:#}");
+                crate::stderr::line(format_args!(
+                    "nvlane: what the program did is not told: {error:#}"
+                ));
             }
             drop(folder);
             // As a shell has it.
@@ -131,7 +133,7 @@ fn pass_signals_to(pid: u32) -> Result<()> {
 fn tell(file: &Path, reports: &[(u32, Report)]) -> Result<()> {
     if file == Path::new("-") {
         for (pid, report) in reports {
-            eprint!("process {pid}\n{}", as_text(report));
+            crate::stderr::text(format_args!("process {pid}\n{}", as_text(report)));
         }
         return Ok(());
     }

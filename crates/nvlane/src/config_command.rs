@@ -124,7 +124,7 @@ fn import(from: &Path, to: Option<&Path>, keys_dir: Option<&Path>, json: bool) -
     let imported = nvmetcli::import(&file::read_text(from)?, keys_dir.as_deref())
         .map_err(|problem| anyhow!("{}: {problem}", from.display()))?;
     for note in imported.notes {
-        eprintln!("nvlane: note: {note}");
+        crate::stderr::line(format_args!("nvlane: note: {note}"));
     }
     // First, since what is served by a configuration must not name keys that are not there.
     imported.keys.iter().try_for_each(write_key)?;

@@ -20,6 +20,10 @@
 //! A user's mistake costs one line on standard error and exit status 1.
 //!
 //! Read `config`, `serve`, `daemon`, `control`, in this order.
+//! Read `config`, `serve`, `daemon`, `control`, in this order.
+
+// They end the program where nobody reads any more.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admin;
 mod aio;
@@ -49,6 +53,7 @@ mod session;
 mod settle;
 mod signals;
 mod size;
+mod stderr;
 mod ublk;
 mod when;
 
@@ -128,7 +133,7 @@ fn command_line_error(error: &clap::Error) -> ExitCode {
 
 /// Tells an error to whoever still reads them.
 fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "nvlane: {line}");
+    stderr::line(format_args!("nvlane: {line}"));
 }
 
 /// The error and its causes, without those that the text before has quoted already.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use namespace::percent;
 use sd_notify::NotifyState;
 use serde_json::json;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -77,8 +78,9 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     let _ = io::stdout().flush();
     signals::notify(&[NotifyState::Ready]);
 
+    let mut unwell = HashSet::new();
     while stopped.recv_timeout(REFRESH_PERIOD) == Err(RecvTimeoutError::Timeout) {
-        refresh(&exports);
+        refresh(&exports, &mut unwell);
     }
     tracing::info!("stopping");
     signals::notify(&[NotifyState::Stopping]);
@@ -150,17 +152,26 @@ fn name_of_file(text: &str) -> Option<String> {
     Some(path.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Clients that come later learn of a new size; those that are there keep the old one.
-fn refresh(exports: &[Export]) {
-    for export in exports {
-        match export.namespace.refresh() {
+/// Clients that come later learn of a new size; those that are there keep the old one. Of a volume that cannot be looked at
+/// is told once, until it can: `unwell` has their places.
+fn refresh(exports: &[Export], unwell: &mut HashSet<usize>) {
+    for (place, export) in exports.iter().enumerate() {
+        let refreshed = export.namespace.refresh();
+        if refreshed.is_ok() {
+            unwell.remove(&place);
+        }
+        match refreshed {
             Ok(true) => tracing::info!(
                 volume = export.namespace.uri(),
                 bytes = export.namespace.limits().bytes(),
                 "the size has changed: who connects from now on sees it"
             ),
             Ok(false) => {}
-            Err(error) => tracing::warn!(volume = export.namespace.uri(), "{error}"),
+            Err(error) => {
+                if unwell.insert(place) {
+                    tracing::warn!(volume = export.namespace.uri(), "{error}");
+                }
+            }
         }
     }
 }

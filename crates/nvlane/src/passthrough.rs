@@ -97,7 +97,7 @@ fn run(uri: &str, admin: bool, args: &PassthroughArgs) -> Result<()> {
     if args.show_command && !json {
         // Not among data that was asked for as it is.
         match args.format() {
-            Format::Binary => eprint!("{}", show::request(&exchange)),
+            Format::Binary => crate::stderr::text(show::request(&exchange)),
             _ => write_out(&show::request(&exchange))?,
         }
     }
@@ -301,7 +301,7 @@ fn report(exchange: &Exchange<'_>, done: &Outcome, time: Duration) -> Result<()>
             if received && !kept {
                 write_bytes(done.data.as_slice())?;
             }
-            eprint!("{}", show::outcome(exchange, done, latency));
+            crate::stderr::text(show::outcome(exchange, done, latency));
         }
         Format::Normal => {
             let mut text = show::outcome(exchange, done, latency);

@@ -345,6 +345,7 @@ fn serve(
     let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());
     let _ = io::stdout().flush();
     signals::notify(&[NotifyState::Ready]);
+    let mut is_unwell = false;
     loop {
         let timed_out = signals.woken.recv_timeout(REFRESH_PERIOD).is_err();
         if timed_out {
@@ -382,7 +383,7 @@ fn serve(
                     "/dev/ublkb{id} is not left yet: requests are with the volume, or results with the driver"
                 );
             }
-            None if timed_out => refresh(&mut device),
+            None if timed_out => refresh(&mut device, &mut is_unwell),
             None => {}
         }
     }
@@ -392,10 +393,14 @@ fn serve(
     Ok(())
 }
 
-fn refresh(device: &mut Device) {
-    match device.refresh() {
+/// Has the device follow its volume's size. That it cannot be looked at is told once, until it can.
+fn refresh(device: &mut Device, is_unwell: &mut bool) {
+    let refreshed = device.refresh();
+    let was_unwell = std::mem::replace(is_unwell, refreshed.is_err());
+    match refreshed {
         Ok(true) => tracing::info!(bytes = device.bytes(), "the size has changed"),
         Ok(false) => {}
+        Err(error) if was_unwell => tracing::debug!("{error}"),
         Err(error) => tracing::warn!("{error}"),
     }
 }

@@ -127,10 +127,20 @@ impl Connection {
         self.retry_waiting(inner)
     }
 
-    /// Memory of the pool came free: the write that is being received gets another try, then the
-    /// requests that wait, in order. Whether anything was let through.
+    /// Memory of the pool came free: a reply that has begun gets another try, then the write that is being received, then
+    /// the requests that wait, in order. Whether anything was let through.
     pub(super) fn retry_waiting(&self, inner: &mut Inner) -> bool {
         let mut progress = false;
+        // First, since what else was read is answered after it, and the share refuses others without a place in the line.
+        if let Some(slot) = inner.streaming
+            && inner.exchanges.slot(slot).waits
+        {
+            inner.waiting.retain(|waiting| *waiting != slot);
+            if !self.retry(inner, slot) {
+                return false;
+            }
+            progress = true;
+        }
         if inner.incoming.as_ref().is_some_and(|incoming| incoming.waits) {
             if !self.place_incoming(inner) {
                 return false;
@@ -139,16 +149,24 @@ impl Connection {
         }
         for _ in 0..inner.waiting.len() {
             let Some(slot) = inner.waiting.pop_front() else { break };
-            inner.exchanges.slot(slot).waits = false;
-            self.proceed(inner, slot);
-            if inner.exchanges.slot(slot).waits {
-                // It went to the back; the order is restored.
-                inner.waiting.rotate_right(1);
+            if !self.retry(inner, slot) {
                 break;
             }
             progress = true;
         }
         progress
+    }
+
+    /// Goes on with a request that was taken out of those that wait. False if it is there again, before all others.
+    fn retry(&self, inner: &mut Inner, slot: u32) -> bool {
+        inner.exchanges.slot(slot).waits = false;
+        self.proceed(inner, slot);
+        let waits = inner.exchanges.slot(slot).waits;
+        if waits {
+            // It went to the back.
+            inner.waiting.rotate_right(1);
+        }
+        !waits
     }
 
     /// Whether requests wait for the pool, and whether the peer sits on memory of it.

@@ -29,7 +29,12 @@ impl Exports for Two {
             optimal_write_bytes: 65536,
             read_only: index == 1,
             volatile_write_cache: true,
-            commands: Commands { write_zeroes: true, deallocate: true, ..Commands::default() },
+            commands: Commands {
+                write_zeroes: true,
+                deallocate: true,
+                verify: true,
+                ..Commands::default()
+            },
             copy: nvme::limits::CopyLimits::NONE,
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,

@@ -58,7 +58,9 @@ pub fn run(
         return anyhow!("{why}, in the guest");
     }
     if !options.quiet {
-        eprintln!("{why}: measuring in a guest, which takes half a minute to start");
+        crate::stderr::line(format_args!(
+            "{why}: measuring in a guest, which takes half a minute to start"
+        ));
     }
     match try_run(variables) {
         Ok(never) => match never {},

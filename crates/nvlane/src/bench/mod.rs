@@ -35,6 +35,7 @@ mod usage;
 
 use anyhow::{Context, bail};
 use report::Report;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -167,7 +168,7 @@ pub trait Scenario: Sync {
 pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
     let Some(name) = arguments.scenario.as_deref().filter(|_| !arguments.list) else {
         for scenario in SCENARIOS {
-            println!("{:<12} {}", scenario.name(), scenario.about());
+            writeln!(io::stdout(), "{:<12} {}", scenario.name(), scenario.about())?;
         }
         return Ok(());
     };
@@ -192,14 +193,17 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         against: arguments.against,
         against_pid: arguments.against_pid,
     })?;
+    // First: what was measured is not to be lost with a drawing that cannot be kept.
+    let mut output = io::stdout().lock();
+    if arguments.json {
+        writeln!(output, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        write!(output, "{report}")?;
+    }
+    output.flush()?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, svg::draw(&report))
             .with_context(|| format!("{} cannot be written", path.display()))?;
-    }
-    if arguments.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{report}");
     }
     Ok(())
 }

@@ -188,7 +188,7 @@ mod tests {
         process.wait().unwrap();
         let left = format!("{PREFIX}{}", process.id());
         if let Err(error) = ip(&format!("netns add {left}")) {
-            eprintln!("{error}: not run");
+            crate::stderr::line(format_args!("{error}: not run"));
             return;
         }
         let net = Net::new(&[]).unwrap();

@@ -29,7 +29,7 @@ pub fn each<T>(these: &[T], mut what: impl FnMut(&T) -> Result<()>) -> Result<()
         if let Err(error) = what(one)
             && let Err(before) = std::mem::replace(&mut outcome, Err(error))
         {
-            eprintln!("nvlane: {before:#}");
+            crate::stderr::line(format_args!("nvlane: {before:#}"));
         }
     }
     outcome

@@ -84,7 +84,7 @@ fn start_logged(arguments: &[String]) -> Result<Served> {
     };
     // Who waits for it reads no log.
     warnings(&fs::read_to_string(&log).unwrap_or_default())
-        .for_each(|said| eprintln!("nvlane: {said}"));
+        .for_each(|said| crate::stderr::line(format_args!("nvlane: {said}")));
     fs::rename(&log, record::log_of(served.id.into()))
         .with_context(|| log.display().to_string())?;
     Ok(served)

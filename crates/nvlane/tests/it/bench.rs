@@ -347,14 +347,17 @@ fn a_guest_for_block_devices_knows_what_programs_take_here() {
     assert_eq!(left, 2, "cargo and what it noted; of ours nothing is left behind");
 }
 
-/// Wherever it runs, since that needs no device.
+/// Wherever it runs, since that needs no device. It is told, too, where its drawing cannot be kept.
 #[test]
 fn what_a_program_costs_in_user_space_is_measured_without_devices() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = nvlane();
     command.args(["bench", "ublk", "--quick", "--json", "--only", "user_space", "--dir"]);
-    let output = command.arg(dir.path()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    command.arg(dir.path()).arg("--svg").arg(dir.path().join("none/drawing.svg"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("none/drawing.svg cannot be written"), "{said}");
+    assert_eq!(output.status.code(), Some(1), "{said}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     for name in ["user_space_bpf_ns", "user_space_layer_ns", "user_space_bpf_over_layer_ns"] {
         assert!(report["figures"][name].is_number(), "{name}: {report}");

@@ -204,6 +204,19 @@ fn a_broken_pipe_ends_quietly() {
     assert_eq!(line, "");
 }
 
+/// What was done is done, whether anybody reads what is said of it.
+#[test]
+fn commands_end_well_where_nobody_reads_what_they_say() {
+    let shut = || Stdio::from(std::io::pipe().unwrap().1);
+    let output = nvlane().args(["bench", "--list"]).stdout(shut()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let read = ["io", "mem:1M", "-O", "2", "-l", "512", "-r", "--raw-binary"];
+    let output = nvlane().args(read).stderr(shut()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, [0; 512]);
+}
+
 /// As `copy` refuses it: no volume shows those bytes.
 #[test]
 fn a_file_with_bytes_behind_its_last_block_is_refused() {

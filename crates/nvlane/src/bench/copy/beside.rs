@@ -36,7 +36,7 @@ pub fn measure(
         return Ok(());
     }
     if !options.quiet {
-        eprintln!("{ROW}: {ABOUT}");
+        crate::stderr::line(format_args!("{ROW}: {ABOUT}"));
     }
     let net = Net::new(&[1000])?;
     let target = Target::start(&net, mib, None, &[], options.server_core)?;

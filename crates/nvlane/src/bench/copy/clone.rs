@@ -62,7 +62,7 @@ pub fn measure(options: &Options, scratch: &Scratch, report: &mut Report) -> any
         return Ok(());
     }
     if !options.quiet {
-        eprintln!("{ROW}: {ABOUT}");
+        crate::stderr::line(format_args!("{ROW}: {ABOUT}"));
     }
     let free_mib = stage::free_bytes(scratch.path())? >> 20;
     let is_room = free_mib >= ROOM_MIB;
@@ -248,7 +248,7 @@ mod tests {
         }
         let extents = match extents(&file) {
             Ok(extents) => extents,
-            Err(error) => return eprintln!("{error}: not run"),
+            Err(error) => return crate::stderr::line(format_args!("{error}: not run")),
         };
         let is_there =
             |at: u64| extents.iter().any(|[first, _, len]| (*first..first + len).contains(&at));

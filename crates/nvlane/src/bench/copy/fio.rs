@@ -145,7 +145,8 @@ pub fn measure(
             continue;
         }
         if !options.quiet {
-            ways.iter().for_each(|way| eprintln!("{}: {}", way.row, way.about()));
+            ways.iter()
+                .for_each(|way| crate::stderr::line(format_args!("{}: {}", way.row, way.about())));
         }
         let directory = (on == On::Disk).then_some(scratch.path());
         let bench = Bench::new(mib, timing, directory, options, scratch)?;

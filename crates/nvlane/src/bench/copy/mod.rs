@@ -174,7 +174,11 @@ impl Bench<'_> {
         let mut host = Host::new(&target.uris)?;
         for (kind, shape) in rows {
             if !self.options.quiet {
-                eprintln!("{}: {}", row_name(link, &kind, &shape), kind.about);
+                crate::stderr::line(format_args!(
+                    "{}: {}",
+                    row_name(link, &kind, &shape),
+                    kind.about
+                ));
             }
             host.check(kind.volumes.0, kind.volumes.1)?;
             let row = self.row(net, &mut host, link, kind, shape, directory)?;

@@ -89,7 +89,7 @@ impl Scenario for Host {
         let mut rows = Vec::new();
         for (done, job) in jobs.iter().enumerate() {
             if !options.quiet {
-                eprintln!("{}", job.figure());
+                crate::stderr::line(job.figure());
             }
             let now = Instant::now();
             let share = deadline.saturating_duration_since(now) / (jobs.len() - done) as u32;

@@ -57,7 +57,7 @@ impl Scenario for Links {
             }
             let say = |what: &str| {
                 if !options.quiet {
-                    eprintln!("{what}: {}", case.about);
+                    crate::stderr::line(format_args!("{what}: {}", case.about));
                 }
             };
             say(&format!("{}, each path alone", case.name));

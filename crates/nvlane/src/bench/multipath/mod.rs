@@ -183,7 +183,7 @@ impl Scenario for Multipath {
                     continue;
                 }
                 if !options.quiet {
-                    eprintln!("{name}, run {} of {}", run + 1, plan.runs);
+                    crate::stderr::line(format_args!("{name}, run {} of {}", run + 1, plan.runs));
                 }
                 let cell = measure(operation, policy, &plan, options, &player)?;
                 cells.note(&name, run, cell)?;
@@ -198,7 +198,9 @@ impl Scenario for Multipath {
             add_recovery(&recovery, &mut report);
             if !recovery.recovered() && !options.quiet {
                 let watched = recovery.median_ms();
-                eprintln!("recovery_ms: not within {watched:.0} ms, which is all that was watched");
+                crate::stderr::line(format_args!(
+                    "recovery_ms: not within {watched:.0} ms, which is all that was watched"
+                ));
             }
         }
         if plan.operations.contains(&Operation::Read) {

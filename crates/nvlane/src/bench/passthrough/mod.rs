@@ -162,7 +162,11 @@ fn run_on(
         lanes.retain(|lane| options.wants(&format!("{name}_{}_qd{depth}", lane.name())));
         for round in 0..plan.rounds {
             if !options.quiet {
-                eprintln!("{name}, depth {depth}, round {} of {}", round + 1, plan.rounds);
+                crate::stderr::line(format_args!(
+                    "{name}, depth {depth}, round {} of {}",
+                    round + 1,
+                    plan.rounds
+                ));
             }
             for lane in &mut lanes {
                 let window = lane.run(depth, plan.warm, plan.measure);

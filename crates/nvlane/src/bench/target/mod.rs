@@ -180,7 +180,7 @@ impl Run<'_> {
             for job in jobs {
                 self.rows_left -= 1;
                 if !self.options.quiet {
-                    eprintln!("{}", job.figure());
+                    crate::stderr::line(job.figure());
                 }
                 rows.push(self.row(job, &mut queue, geometry)?);
             }

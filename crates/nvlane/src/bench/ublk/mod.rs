@@ -151,7 +151,12 @@ impl Scenario for Ublk {
         for round in 0..bench.plan.rounds {
             for way in Way::ALL {
                 if !options.quiet {
-                    eprintln!("round {} of {}: {}", round + 1, bench.plan.rounds, way.name());
+                    crate::stderr::line(format_args!(
+                        "round {} of {}: {}",
+                        round + 1,
+                        bench.plan.rounds,
+                        way.name()
+                    ));
                 }
                 bench.measure(way, round, &mut measured)?;
             }
