@@ -67,6 +67,12 @@ exec 3<"$block"
 dd if="$block" bs=512 skip=$target count=32 status=none | cmp - <(head -c $((32 * 512)) /dev/zero)
 give "$block" io 0x19 cdw10=$target cdw12=0 data="$WORK/one" >/dev/null
 dd if="$block" bs=512 skip=$target count=32 status=none | cmp - <(head -c $((32 * 512)) "$WORK/source")
+# Of a page as well that is copied to in part.
+target=$((target + 64))
+dd if="$block" bs=512 skip=$target count=8 status=none | cmp - <(head -c 4096 /dev/zero)
+range 0 1 >"$WORK/block"
+give "$block" io 0x19 cdw10=$((target + 1)) cdw12=0 data="$WORK/block" >/dev/null
+dd if="$block" bs=512 skip=$((target + 1)) count=1 status=none | cmp - <(head -c 512 "$WORK/source")
 exec 3<&-
 target=$((target + 64))
 

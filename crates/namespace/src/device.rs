@@ -78,6 +78,9 @@ use zerocopy::FromBytes;
 /// How long a command that failed on its way is tried again.
 pub const RETRY_TIME: Duration = Duration::from_secs(30);
 
+/// Bytes of the largest piece that a page cache consists of (`MAX_PAGECACHE_ORDER`); it lies at a multiple of that.
+const FOLIO_BYTES_MAX: i64 = 2 << 20;
+
 /// How a device is opened and used.
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
@@ -185,6 +188,14 @@ pub struct Device {
     /// What carries the commands, as the first queue found it.
     carrier: OnceLock<String>,
     retried: AtomicU64,
+}
+
+/// The folios that hold `bytes` bytes from `start` on, as `(start, bytes)`: the kernel keeps one that it is to drop in part.
+fn whole_folios(start: i64, bytes: i64) -> (i64, i64) {
+    let begin = start - start % FOLIO_BYTES_MAX;
+    let end = start.saturating_add(bytes);
+    let rest = (FOLIO_BYTES_MAX - end % FOLIO_BYTES_MAX) % FOLIO_BYTES_MAX;
+    (begin, end.saturating_add(rest) - begin)
 }
 
 impl Device {
@@ -305,14 +316,21 @@ impl Device {
         self.options.iopoll || self.options.hybrid_iopoll
     }
 
-    /// A Copy to `blocks` blocks from `slba` on has ended: nobody shall see what was there before.
-    fn copied(&self, slba: u64, blocks: u64) {
+    /// Whether somebody may have cached what a Copy replaces.
+    fn is_cached(&self) -> bool {
+        self.block.get().is_some()
+    }
+
+    /// A Copy to `blocks` blocks from `slba` on has ended: nobody shall see what was there before. Starts to write what is
+    /// dirty, and waits for all processors: blocks.
+    fn drop_cached(&self, slba: u64, blocks: u64) {
         let Some(block) = self.block.get() else { return };
         let bytes =
             |blocks: u64| i64::try_from(blocks << self.limits.block_shift).unwrap_or(i64::MAX);
+        let (start, len) = whole_folios(bytes(slba), bytes(blocks));
         let (fd, advice) = (block.as_raw_fd(), libc::POSIX_FADV_DONTNEED);
-        // SAFETY: the call names no memory. It waits for nothing, and fails for no device.
-        unsafe { libc::posix_fadvise(fd, bytes(slba), bytes(blocks), advice) };
+        // SAFETY: the call names no memory. It fails for no device.
+        unsafe { libc::posix_fadvise(fd, start, len, advice) };
     }
 
     fn describe_copy(&self) -> String {

@@ -6,10 +6,28 @@
 //! left open none of 19,132. So a thread keeps one from when its first reactor ends.
 
 use std::cell::OnceCell;
+use std::mem::ManuallyDrop;
+use std::process;
 use uring::{Ring, RingOptions};
 
 thread_local! {
-    static ANCHOR: OnceCell<Option<Ring>> = const { OnceCell::new() };
+    static ANCHOR: OnceCell<Option<Anchor>> = const { OnceCell::new() };
+}
+
+/// A ring of this process. A child that was forked has its number and its addresses, which may be something else's by the
+/// time that the child ends.
+struct Anchor {
+    ring: ManuallyDrop<Ring>,
+    process: u32,
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        if process::id() == self.process {
+            // SAFETY: it is used no more.
+            unsafe { ManuallyDrop::drop(&mut self.ring) };
+        }
+    }
 }
 
 /// Leaves a ring with this thread. Where that is impossible it is as it would be without.
@@ -18,7 +36,8 @@ pub(crate) fn drop_anchor() {
     let _ = ANCHOR.try_with(|anchor| {
         anchor.get_or_init(|| {
             let options = RingOptions { entries: 1, shared: true, ..RingOptions::default() };
-            Ring::with_options(&options).ok()
+            let ring = ManuallyDrop::new(Ring::with_options(&options).ok()?);
+            Some(Anchor { ring, process: process::id() })
         });
     });
 }

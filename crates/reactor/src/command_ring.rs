@@ -35,6 +35,8 @@ pub struct CommandRing {
     /// What was refused, to be told in the next turn.
     answers: RefCell<VecDeque<Deferred>>,
     files: RefCell<Files>,
+    /// Places that queued entries may name: emptied when the kernel has taken all of those.
+    left: RefCell<Vec<FixedFile>>,
     pool: BufferPool,
     pieces: Pieces,
     /// In the list of those that have something in flight.
@@ -87,6 +89,7 @@ impl Reactor {
             backlog: RefCell::default(),
             answers: RefCell::default(),
             files: RefCell::default(),
+            left: RefCell::default(),
             pool: self.buffers.share(),
             pieces,
             listed: Cell::new(false),
@@ -128,20 +131,35 @@ impl CommandRing {
     /// Registers a file with this ring. `None` if the table is full or refused: use the descriptor
     /// then.
     pub fn register_file(&self, fd: RawFd) -> Option<FixedFile> {
+        self.empty_left();
         self.files.borrow_mut().register(&mut self.ring.borrow_mut(), fd)
     }
 
-    /// Takes a file out of this ring's table. Operations in flight on it go on.
+    /// Takes a file out of this ring's table, as soon as no queued entry may name the place. Operations in flight on it go
+    /// on.
     pub fn unregister_file(&self, file: FixedFile) {
-        // Else queued entries may name the place, which then is given up.
-        if self.hand_over() {
-            self.files.borrow_mut().unregister(&mut self.ring.borrow_mut(), file);
+        self.left.borrow_mut().push(file);
+        self.flush();
+        self.empty_left();
+    }
+
+    /// Empties the places that were left, if nothing is queued: a thread of the kernel takes what is in its own time.
+    fn empty_left(&self) {
+        let mut left = self.left.borrow_mut();
+        if left.is_empty() || !self.is_handed_over() {
+            return;
         }
+        let (mut files, mut ring) = (self.files.borrow_mut(), self.ring.borrow_mut());
+        left.drain(..).for_each(|file| files.unregister(&mut ring, file));
     }
 
     /// As [`Reactor::hand_over`], of this ring.
     pub fn hand_over(&self) -> bool {
         self.flush();
+        self.is_handed_over()
+    }
+
+    fn is_handed_over(&self) -> bool {
         self.ring.borrow().queued() == 0 && self.backlog.borrow().is_empty()
     }
 
@@ -279,6 +297,7 @@ impl CommandRing {
         } else {
             self.flush();
         }
+        self.empty_left();
         let mut worked = false;
         self.ring.borrow_mut().note_completed();
         loop {
@@ -394,7 +413,8 @@ impl CommandRings {
                 return false;
             }
             ring.arm(reactor);
-            if !ring.backlog.borrow().is_empty() {
+            // The kernel may have been short of memory.
+            if !ring.is_handed_over() {
                 return false;
             }
         }

@@ -309,3 +309,27 @@ fn an_option_that_the_kernel_refuses_is_named() {
     let text = refused.expect_err("there are fewer processors").to_string();
     assert!(text.contains("processor 9999"), "{text}");
 }
+
+/// That thread takes entries in its own time: places are given back when it has.
+#[test]
+fn places_of_files_that_were_left_are_used_again() {
+    let reactor = driven(&config());
+    let sqpoll = Some(SqPoll { cpu: None, idle_ms: 2 });
+    let options = RingOptions { entries: 4, kind: Kind::Small, sqpoll, ..RingOptions::default() };
+    let ring = reactor.command_ring(&options).expect("allowed");
+    let mut file = tempfile::tempfile().expect("a place for files");
+    file.write_all(&[7; 4096]).expect("room");
+    let recorder = Recorder::new(&reactor, usize::MAX);
+    let mut bytes = [0u8; 4];
+    for round in 1..=1100 {
+        let place = ring.register_file(file.as_raw_fd()).expect("a place");
+        for byte in &mut bytes {
+            let read = entry::read(place.file(), byte, 1, 0);
+            // SAFETY: the byte is there until all was read.
+            unsafe { ring.submit(read, Rc::clone(&recorder) as Rc<_>, 0) };
+        }
+        ring.unregister_file(place);
+        drive(&reactor, || recorder.seen.borrow().len() == 4 * round);
+    }
+    assert!(recorder.results().iter().all(|(_, result)| *result == 1));
+}

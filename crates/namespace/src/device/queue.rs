@@ -189,7 +189,7 @@ impl Complete for DeviceQueue {
             self.in_flight.leave();
         }
         if request.scratch[LIST] != 0 {
-            self.copied(&request);
+            return self.copied(request, result);
         }
         if result == 0 {
             request.status = Status::SUCCESS;
@@ -341,12 +341,32 @@ impl DeviceQueue {
         }
     }
 
-    /// A Copy has ended, in whatever way.
-    fn copied(&self, request: &Request) {
+    /// A Copy has ended, in whatever way: it is told of when nobody has in a cache what was there before.
+    #[cold]
+    fn copied(&self, request: Box<Request>, result: i32) {
         self.lists.borrow_mut().give_back(request.scratch[LIST] as usize - 1);
-        if let Data::Sources(sources) = &request.data {
-            self.device.copied(request.command.slba(), sources.blocks());
+        let Data::Sources(sources) = &request.data else { unreachable!("that is what it has") };
+        if !self.device.is_cached() {
+            return self.ended(request, result);
         }
+        let (slba, blocks) = (request.command.slba(), sources.blocks());
+        let device = Arc::clone(&self.device);
+        let queue = self.me.upgrade().expect("the queue lives while it is called");
+        let (sink, token) = (Rc::new(Dropped { queue, result }), Box::into_raw(request) as u64);
+        let work = move || {
+            device.drop_cached(slba, blocks);
+            0
+        };
+        self.reactor.blocking(Box::new(work), sink, token);
+    }
+
+    /// A command of which nothing is left to be done has succeeded, or has not.
+    fn ended(&self, mut request: Box<Request>, result: i32) {
+        if result == 0 {
+            request.status = Status::SUCCESS;
+            return request.complete();
+        }
+        self.failed(request, result);
     }
 
     /// The command as the kernel wants it, with the places of the request's data.
@@ -509,6 +529,20 @@ impl DeviceQueue {
     }
 }
 
+/// A Copy with this result, while caches are told of it.
+struct Dropped {
+    queue: Rc<DeviceQueue>,
+    result: i32,
+}
+
+impl Complete for Dropped {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        // SAFETY: `copied` made the token from a box and gave it away; it is told once.
+        let request = unsafe { Box::from_raw(token as *mut Request) };
+        self.queue.ended(request, self.result);
+    }
+}
+
 /// Commands that wait until they are tried again. They are forgotten with it, as the contract says of
 /// those that wait here when their queue goes.
 struct Retries {
@@ -534,7 +568,7 @@ impl Complete for Retries {
     fn complete(&self, token: u64, _result: i32, _flags: u32) {
         let request = self.waiting.borrow_mut()[token as usize].take();
         let (Some(mut request), Some(queue)) = (request, self.queue.upgrade()) else { return };
-        (request.status, request.result) = (Status::SUCCESS, 0);
+        (request.status, request.result, request.os_error) = (Status::SUCCESS, 0, 0);
         queue.in_flight.enter();
         match queue.device.shape.check() {
             Ok(()) => {

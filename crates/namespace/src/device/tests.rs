@@ -616,3 +616,18 @@ fn one_processor_is_not_for_several_submission_threads() {
     let one = Device::open(DeviceOptions { cores: 1, ..options }).unwrap_err();
     assert!(matches!(one, DeviceError::NotNvme { .. }), "{one}");
 }
+
+#[test]
+fn what_is_dropped_from_caches_is_whole_folios() {
+    const MIB: i64 = 1 << 20;
+    for (start, bytes, expected) in [
+        (512, 512, (0, 2 * MIB)),
+        (0, 2 * MIB, (0, 2 * MIB)),
+        (2 * MIB - 1, 2, (0, 4 * MIB)),
+        (5 * MIB, 3 * MIB, (4 * MIB, 4 * MIB)),
+    ] {
+        assert_eq!(super::whole_folios(start, bytes), expected, "{start}, {bytes}");
+    }
+    let (start, bytes) = super::whole_folios(4096, i64::MAX);
+    assert_eq!((start, bytes), (0, i64::MAX));
+}
