@@ -44,6 +44,7 @@ mod queue;
 mod resets;
 mod ring;
 mod shape;
+mod siblings;
 mod status;
 mod sysfs;
 #[cfg(test)]
@@ -236,7 +237,7 @@ impl Device {
             passthrough: options.passthrough,
             ..limits
         };
-        Ok(Arc::new(Device {
+        let device = Arc::new(Device {
             file,
             kernel_block_bytes: place.block_bytes(),
             resets: Resets::of(&place),
@@ -261,7 +262,9 @@ impl Device {
                 hybrid_iopoll: options.hybrid_iopoll && queue.polls != Some(false),
                 ..options
             },
-        }))
+        });
+        siblings::note(&device);
+        Ok(device)
     }
 
     /// Logs an error of the kernel, the first time that it comes.

@@ -14,7 +14,7 @@ use super::controller::open_node;
 use super::ioctl;
 use super::ring::Carrier;
 use super::sysfs::Place;
-use super::{Device, queue::DeviceQueue};
+use super::{Device, queue::DeviceQueue, siblings};
 use nvme::opcode::admin as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, FixedFile};
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uring::{NvmePassthruCmd64, NvmeUringCmd};
 
 /// How the kernel calls a controller that takes commands.
@@ -96,18 +96,18 @@ pub(super) fn changes_namespaces(command: &Command) -> bool {
     )
 }
 
-/// A command that may change the device's blocks: I/O is refused meanwhile, and for good if the blocks are others
-/// then.
+/// A command that may change the blocks of devices: I/O is refused meanwhile, and for good if the blocks are others then.
 pub(super) struct Change {
-    device: Arc<Device>,
+    devices: Vec<Arc<Device>>,
     sent: bool,
 }
 
 impl Change {
-    /// From here on no I/O is begun.
-    pub(super) fn begin(device: &Arc<Device>) -> Change {
-        device.shape.begin();
-        Change { device: Arc::clone(device), sent: false }
+    /// From here on no I/O is begun on the device, and on others that a command is about which names `nsid`.
+    pub(super) fn begin(device: &Arc<Device>, nsid: u32) -> Change {
+        let devices = siblings::meant(device, nsid);
+        devices.iter().for_each(|device| device.shape.begin());
+        Change { devices, sent: false }
     }
 
     /// Carries it out when all I/O has come back, on a thread that may block. Returns the driver's answer, a status or
@@ -122,7 +122,9 @@ impl Change {
         command: NvmeUringCmd,
         result: &AtomicU64,
     ) -> i32 {
-        if !self.device.flights.wait(PATIENCE) {
+        let until = Instant::now() + PATIENCE;
+        let left = || until.saturating_duration_since(Instant::now());
+        if !self.devices.iter().all(|device| device.flights.wait(left())) {
             return Status::COMMAND_INTERRUPTED.0.into();
         }
         self.sent = true;
@@ -137,10 +139,11 @@ impl Change {
 /// Whatever has become of it: nobody is told of its end before the blocks have been looked at.
 impl Drop for Change {
     fn drop(&mut self) {
-        let device = &self.device;
-        match self.sent {
-            true => device.tell(device.shape.end(device.look().ok())),
-            false => device.shape.give_up(),
+        for device in &self.devices {
+            match self.sent {
+                true => device.tell(device.shape.end(device.look().ok())),
+                false => device.shape.give_up(),
+            }
         }
     }
 }

@@ -297,7 +297,7 @@ fn a_format_of_ours_is_followed_by_a_look() {
     let device = device("/dev/null", Passthrough::ALL);
     let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
     let command = uring::NvmeUringCmd { opcode: admin::FORMAT_NVM, ..Default::default() };
-    let change = super::admin::Change::begin(&device);
+    let change = super::admin::Change::begin(&device, device.nsid);
     // SAFETY: the command names no memory.
     let answer = unsafe { change.carry_out(&file, command, &AtomicU64::new(0)) };
     // `/dev/null` has no such call, nor does it say what it looks like.
@@ -356,10 +356,45 @@ fn a_format_of_ours_waits_for_the_commands_before_it() {
 #[test]
 fn a_format_that_is_never_sent_is_over() {
     let device = device("/dev/null", Passthrough::ALL);
-    let change = super::admin::Change::begin(&device);
+    let change = super::admin::Change::begin(&device, device.nsid);
     assert_eq!(device.shape.check(), Err(Status::FORMAT_IN_PROGRESS));
     drop(change);
     assert_eq!(device.shape.check(), Ok(()));
+}
+
+/// Those of one namespace, and of all that lie beside it.
+#[test]
+fn a_format_of_ours_is_about_other_devices_too() {
+    let numbered = |parent: &str, nsid| {
+        let device = Arc::new(Device { nsid, ..made("/dev/null", Passthrough::ALL, parent) });
+        siblings::note(&device);
+        device
+    };
+    let [one, same, beside] = [1, 1, 2].map(|nsid| numbered("/nowhere/siblings0", nsid));
+    let elsewhere = numbered("/nowhere/siblings1", 1);
+    for (nsid, expected) in [(1, [true, true, false]), (nvme::NSID_ALL, [true; 3])] {
+        let change = super::admin::Change::begin(&one, nsid);
+        for (device, is_meant) in [&one, &same, &beside].into_iter().zip(expected) {
+            assert_eq!(device.shape.check().is_err(), is_meant, "{nsid:#x}, {}", device.nsid);
+        }
+        assert_eq!(elsewhere.shape.check(), Ok(()));
+        // Under way at one that is meant.
+        let count = same.flights.join();
+        count.enter();
+        let waits = thread::spawn(move || {
+            let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+            let command = uring::NvmeUringCmd { opcode: admin::FORMAT_NVM, ..Default::default() };
+            // SAFETY: the command names no memory.
+            unsafe { change.carry_out(&file, command, &AtomicU64::new(0)) }
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        count.leave();
+        assert_eq!(waits.join().unwrap(), -libc::ENOTTY);
+        same.flights.quit(&count);
+    }
+    assert!(beside.shape.is_changed(), "`/dev/null` does not say what it looks like");
+    assert!(!elsewhere.shape.is_changed());
 }
 
 #[test]

@@ -54,14 +54,15 @@ impl DeviceQueue {
         command: NvmeUringCmd,
         file: File,
     ) {
-        let (change, result) = (Change::begin(&self.device), Arc::new(AtomicU64::new(0)));
+        let change = Change::begin(&self.device, command.nsid);
+        let result = Arc::new(AtomicU64::new(0));
         let queue = self.me.upgrade().expect("the queue lives while it is called");
         let sink = Rc::new(admin::Carried { queue, result: Arc::clone(&result) });
         let token = Box::into_raw(request) as u64;
         // SAFETY: the command names memory of the request's data, which stays in its box until
         // `complete_command` takes it back, after this has returned.
         let work = move || unsafe { change.carry_out(&file, command, &result) };
-        self.reactor.blocking(Box::new(work), sink, token);
+        self.reactor.blocking_long(Box::new(work), sink, token);
     }
 
     /// The ring for admin commands, and a controller's device. What a command is told for which there is none is told
