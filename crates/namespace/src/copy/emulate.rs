@@ -12,12 +12,16 @@ use ::copy::{Piece, Range, Window};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, Reactor};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+/// How often those in line for memory look whether the pool has some by now, or they are given up: whoever is to give
+/// memory back may hang.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Bytes that are read and written at once: enough that each costs little beside its transfer, and two
 /// of them stay in a core's cache.
 pub(crate) const PIECE_BYTES: usize = 128 << 10;
@@ -62,6 +66,9 @@ pub(crate) struct Emulator {
     sink: Weak<dyn Emulated>,
     turn: Rc<Turn>,
     room: Room,
+    /// Looks for those in line; he has been told to.
+    looker: Rc<Looker>,
+    looks: Cell<bool>,
     shift: u8,
     jobs: Slab<Box<Job>>,
     /// Jobs and requests to be used again.
@@ -113,6 +120,8 @@ impl Emulator {
             sink,
             turn,
             room: Room::default(),
+            looker: Rc::new(Looker(Weak::clone(me))),
+            looks: Cell::new(false),
             shift: block_shift,
             jobs: Slab::default(),
             idle: RefCell::default(),
@@ -140,6 +149,7 @@ impl Emulator {
 
     /// Lets go of all jobs, and of the queues that they read from. Nothing comes back any more.
     pub fn forget(&self) {
+        self.room.drop_from_line(|_| true);
         drop(self.jobs.clear());
     }
 
@@ -169,8 +179,7 @@ impl Emulator {
 
     fn next(&self, number: u64) -> Next {
         self.jobs.with(number, |job| {
-            let stop = job.task.as_ref().and_then(|task| task.stop.as_ref());
-            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) && job.window.stop() {
+            if job.is_stopped() && job.window.stop() {
                 job.status = Status::ABORT_REQUESTED;
             }
         });
@@ -220,6 +229,7 @@ impl Emulator {
             Ok(Granted::Later) => return Next::Wait,
             Ok(Granted::InLine) => {
                 job.waits = true;
+                self.look_later();
                 return Next::Wait;
             }
             Err(_) => {
@@ -260,6 +270,38 @@ impl Emulator {
             // Later, not from here: Copies that wait for one another would nest without bound.
             self.reactor.defer(self.me.upgrade().expect("it lives while it is called"), job);
         }
+    }
+
+    fn look_later(&self) {
+        if !self.looks.replace(true) {
+            let at = self.reactor.now() + LOOK_AGAIN;
+            self.reactor.timer(at, self.looker.clone(), 0);
+        }
+    }
+
+    /// Has those in line go on that were given up meanwhile, or that the pool has memory for.
+    fn look(&self) {
+        self.looks.set(false);
+        let is_stopped = |number| self.jobs.with(number, |job| job.is_stopped());
+        for number in self.room.drop_from_line(is_stopped) {
+            self.leave_line(number);
+        }
+        while let Some(number) = self.room.first_in_line() {
+            let piece = self.jobs.with(number, |job| job.window.next_read(job.piece_blocks));
+            let bytes = piece.map_or(0, |piece| piece.blocks as usize) << self.shift;
+            if !self.turn.may_copy() || !self.room.lets_out(&self.reactor, bytes) {
+                break;
+            }
+            self.leave_line(number);
+        }
+        if self.room.first_in_line().is_some() {
+            self.look_later();
+        }
+    }
+
+    fn leave_line(&self, number: u64) {
+        self.jobs.with(number, |job| job.waits = false);
+        self.drive(number);
     }
 
     fn end(&self, job: u64) {
@@ -314,7 +356,25 @@ impl Complete for Emulator {
     }
 }
 
+/// Has the emulator look. Apart from it, so that a timer does not keep it.
+struct Looker(Weak<Emulator>);
+
+impl Complete for Looker {
+    fn complete(&self, _token: u64, result: i32, _flags: u32) {
+        if result >= 0
+            && let Some(emulator) = self.0.upgrade()
+        {
+            emulator.look();
+        }
+    }
+}
+
 impl Job {
+    fn is_stopped(&self) -> bool {
+        let stop = self.task.as_ref().and_then(|task| task.stop.as_ref());
+        stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
     fn new() -> Box<Job> {
         Box::new(Job {
             token: 0,

@@ -4,11 +4,12 @@
 //! something in flight goes on when that comes back; one that has nothing gets the spare piece of its
 //! queue, in turn. The spare is what keeps this from standing still: the pool may be held by commands
 //! that wait for the very blocks that are being copied. It is one per queue, not per core, since
-//! who holds it may wait for Copies further down, who must not wait for the same piece.
+//! who holds it may wait for Copies further down, who must not wait for the same piece. Whoever holds it may hang:
+//! those in line look at the pool again now and then (`copy::emulate`).
 
 use crate::memory::Mapping;
 use crate::{Data, Part};
-use reactor::Reactor;
+use reactor::{Buffer, Reactor};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -56,7 +57,7 @@ pub(super) enum Granted {
     Memory(Data, usize),
     /// Nothing now; what the Copy has in flight will give some back.
     Later,
-    /// Nothing now; the Copy will be told ([`Room::release`]).
+    /// Nothing now; the Copy will be told ([`Room::release`]), unless it leaves the line.
     InLine,
 }
 
@@ -71,13 +72,7 @@ impl Room {
         has_flights: bool,
     ) -> io::Result<Granted> {
         let promised = self.spare.borrow().holder == Holder::Promised(copy);
-        let pool = reactor.buffers();
-        let share = CORE_BYTES_MAX.min(pool.capacity() / 4);
-        // Buffers come in powers of two.
-        if !promised
-            && CORE_BYTES.get() + bytes.next_power_of_two() <= share
-            && let Some(mut buffer) = pool.allocate(bytes)
-        {
+        if !promised && let Some(mut buffer) = Room::allocate(reactor, bytes) {
             self.count(buffer.capacity());
             buffer.truncate(bytes);
             return Ok(Granted::Memory(Data::Buffer(buffer), bytes));
@@ -101,6 +96,39 @@ impl Room {
         // one command at a time, which gives it back after it has ended.
         let part = unsafe { Part::new(base, bytes, None) };
         Ok(Granted::Memory(Data::Part(part), bytes))
+    }
+
+    /// A buffer of the core's share of the pool.
+    fn allocate(reactor: &Reactor, bytes: usize) -> Option<Buffer> {
+        let pool = reactor.buffers();
+        let share = CORE_BYTES_MAX.min(pool.capacity() / 4);
+        // Buffers come in powers of two.
+        let is_within = CORE_BYTES.get() + bytes.next_power_of_two() <= share;
+        is_within.then(|| pool.allocate(bytes)).flatten()
+    }
+
+    /// The Copy that has waited longest in line, if any has.
+    pub fn first_in_line(&self) -> Option<u64> {
+        self.spare.borrow().waiting.front().copied()
+    }
+
+    /// Takes that Copy out of line if the pool has `bytes` for it. Returns whether it is out.
+    pub fn lets_out(&self, reactor: &Reactor, bytes: usize) -> bool {
+        let has_memory = Room::allocate(reactor, bytes).is_some();
+        has_memory && self.spare.borrow_mut().waiting.pop_front().is_some()
+    }
+
+    /// Takes those Copies out of line that are `unwanted`.
+    pub fn drop_from_line(&self, mut unwanted: impl FnMut(u64) -> bool) -> Vec<u64> {
+        let mut dropped = Vec::new();
+        self.spare.borrow_mut().waiting.retain(|copy| {
+            let drops = unwanted(*copy);
+            if drops {
+                dropped.push(*copy);
+            }
+            !drops
+        });
+        dropped
     }
 
     /// Takes memory back. Returns the Copy that has waited longest for it: it is to be told.

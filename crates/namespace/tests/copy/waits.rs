@@ -3,6 +3,7 @@
 use crate::blocks::Core;
 use crate::gate::{Gate, Opened, Rules};
 use namespace::file::{File, FileOptions};
+use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::{Data, Namespace, Request, Sink};
@@ -245,6 +246,41 @@ fn small_copies_wait_for_their_own_disk_and_nobody_else_for_it() {
     assert_eq!(copies, [Status::SUCCESS; 20]);
     inbox.wait(&core, [31]);
     assert_eq!(core.read(0, 1000 + 15 * 8, 1), [Some(6)]);
+}
+
+/// Who has the memory that they are in line for hangs.
+#[test]
+fn copies_in_line_for_memory_look_for_more_and_can_be_given_up() {
+    let rules = Rules { opcodes: vec![opcode::READ], whole: true, ..Rules::default() };
+    // `delay` without a delay has no origin to tell: it is read.
+    let delayed = || Delay::new(memory(), Delays::default());
+    let gate = Gate::new(delayed(), rules);
+    let _opened = Opened(&gate);
+    let core = Core::new(&[guarded(memory()), guarded(gate.clone()), guarded(delayed())], 4 << 20);
+    let inbox = Rc::new(Inbox::default());
+    let take = || core.reactor.buffers().allocate(1 << 12);
+    let held: Vec<_> = std::iter::from_fn(take).collect();
+    inbox.submit(&core, 0, 0, core.copy(0, 0, &[(1, 0, 8)], false));
+    let stops = [1, 2, 3].map(|number| {
+        let mut copy = core.copy(0, number * 8, &[(2, 0, 8)], false);
+        let stop = Arc::new(AtomicBool::new(false));
+        let Data::Sources(sources) = &mut copy.data else { panic!("a Copy has sources") };
+        sources.stop = Some(Arc::clone(&stop));
+        inbox.submit(&core, 0, number, copy);
+        stop
+    });
+    turn(&core);
+    assert_eq!(*inbox.0.borrow(), []);
+    stops[1].store(true, Ordering::Relaxed);
+    assert_eq!(inbox.wait(&core, [2]), [Status::ABORT_REQUESTED]);
+    drop(held);
+    assert_eq!(inbox.wait(&core, [1, 3]), [Status::SUCCESS; 2]);
+    assert_eq!(inbox.has(0), None);
+    gate.open();
+    assert_eq!(inbox.wait(&core, [0]), [Status::SUCCESS]);
+    let again = core.copy(0, 64, &[(1, 0, 8)], false);
+    assert_eq!(core.run(vec![(0, again)]).remove(0).status, Status::SUCCESS);
+    assert_eq!(core.reactor.buffers().available(), core.reactor.buffers().capacity());
 }
 
 #[test]
