@@ -2,6 +2,7 @@
 
 use crate::blocks::Core;
 use crate::gate::{Gate, Opened, Rules};
+use double::Double;
 use namespace::file::{File, FileOptions};
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
@@ -280,6 +281,41 @@ fn copies_in_line_for_memory_look_for_more_and_can_be_given_up() {
     assert_eq!(inbox.wait(&core, [0]), [Status::SUCCESS]);
     let again = core.copy(0, 64, &[(1, 0, 8)], false);
     assert_eq!(core.run(vec![(0, again)]).remove(0).status, Status::SUCCESS);
+    assert_eq!(core.reactor.buffers().available(), core.reactor.buffers().capacity());
+}
+
+/// The same for what is read to be verified or compared: memory of one volume is not another's.
+#[test]
+fn who_reads_for_a_volume_that_hangs_keeps_no_memory_from_others() {
+    let plain = || -> Arc<dyn Namespace> {
+        Arc::new(Double::over(memory()).limited(|mut limits| {
+            (limits.commands.compare, limits.commands.verify) = (false, false);
+            limits
+        }))
+    };
+    let rules = Rules { opcodes: vec![opcode::READ], whole: true, ..Rules::default() };
+    let gate = Gate::new(plain(), rules);
+    let _opened = Opened(&gate);
+    let core = Core::new(&[guarded(gate.clone()), guarded(plain())], 4 << 20);
+    let inbox = Rc::new(Inbox::default());
+    let swap = core.swap(4, &[0], &[1]);
+    let take = || core.reactor.buffers().allocate(1 << 12);
+    let held: Vec<_> = std::iter::from_fn(take).collect();
+    for number in [0, 1] {
+        let mut verify = Request::new();
+        verify.command = Command::blocks(opcode::VERIFY, 1, number * 8, 8);
+        inbox.submit(&core, 0, number, verify);
+    }
+    inbox.submit(&core, 1, 2, swap);
+    assert_eq!(inbox.wait(&core, [2]), [Status::SUCCESS]);
+    turn(&core);
+    assert_eq!((inbox.0.borrow().len(), gate.came.load(Ordering::Relaxed)), (1, 1));
+    // Whoever is in line behind it sees that there is memory again.
+    drop(held);
+    turn_until(&core, || gate.came.load(Ordering::Relaxed) == 2);
+    gate.open();
+    assert_eq!(inbox.wait(&core, [0, 1]), [Status::SUCCESS; 2]);
+    assert_eq!(core.read(1, 4, 1), [Some(1)]);
     assert_eq!(core.reactor.buffers().available(), core.reactor.buffers().capacity());
 }
 

@@ -3,7 +3,7 @@
 use super::claims::{Claim, Thread};
 use super::copies::{CLAIM, COPY};
 use super::line::Share;
-use super::scratch::{self, Scratch, Waiter};
+use super::scratch::{self, Scratch};
 use super::slot::{Slot, Work};
 use super::truce::AGREE;
 use super::waiting::{InLine, Looker};
@@ -28,6 +28,8 @@ const PASSING: u64 = u64::MAX;
 /// came. The shard that it has entered is in bits 53:48, a number in those below.
 const BRIEF: u64 = 1 << 60;
 const BRIEF_SHARD: u32 = 48;
+/// Marks the number of a slot that has got memory.
+const MEMORY: u64 = 1 << 59;
 
 pub(super) struct GuardQueue {
     pub(super) me: Weak<GuardQueue>,
@@ -36,6 +38,8 @@ pub(super) struct GuardQueue {
     pub(super) reactor: Rc<Reactor>,
     waker: Waker,
     slots: Slab<Slot>,
+    /// Memory for those of them that read here.
+    pub(super) room: scratch::Room,
     /// Commands that had no slot, which numbers them.
     brief: Cell<u64>,
     /// Copies, and what those that went down hold.
@@ -54,8 +58,6 @@ pub(super) struct GuardQueue {
     /// To agree once `passing` is zero.
     asked: Cell<bool>,
     next: RefCell<Vec<User>>,
-    /// Nobody waits for anything here any more, and the requests are gone.
-    forgotten: Cell<bool>,
     /// Facts about the child that do not change. Where blocks have metadata nothing is read here to compare or to verify:
     /// what was not offered comes as a command that is passed, with as much data as somebody likes.
     compares: bool,
@@ -83,6 +85,7 @@ impl GuardQueue {
             reactor: Rc::clone(reactor),
             waker: Waker::new(reactor, me.clone() as Weak<dyn Wake>),
             slots: Slab::default(),
+            room: scratch::Room::default(),
             brief: Cell::new(0),
             carrier: Carrier::new(
                 reactor,
@@ -99,7 +102,6 @@ impl GuardQueue {
             passing: Cell::new(0),
             asked: Cell::new(false),
             next: RefCell::default(),
-            forgotten: Cell::new(false),
             compares: can.compare || limits.metadata_bytes != 0,
             verifies: can.verify || limits.metadata_bytes != 0,
             checksums: can.checksum,
@@ -131,7 +133,6 @@ impl Drop for GuardQueue {
                 slot.advance();
             }
             self.leave_shards(number, slot.entered, &mut next);
-            slot.scratch.into_iter().for_each(Scratch::release);
         }
         for number in self.claims.numbers(|_| true) {
             let user = self.user(CLAIM | number);
@@ -202,7 +203,6 @@ impl Queue for GuardQueue {
     /// Copies that are under way have the volumes that they are from, and what waits here may be for one of another
     /// volume.
     fn forget(&self) {
-        self.forgotten.set(true);
         self.child.forget();
         self.carrier.forget();
         let slot =
@@ -256,17 +256,6 @@ impl Wake for GuardQueue {
 impl Complete for GuardQueue {
     fn complete(&self, token: u64, _result: i32, _flags: u32) {
         self.turn(token);
-    }
-}
-
-/// There is memory again for a command that waited for it.
-impl Waiter for GuardQueue {
-    fn granted(&self, slot: u64, scratch: Scratch) {
-        if self.forgotten.get() {
-            return scratch.release();
-        }
-        self.slots.with(slot, |slot| slot.scratch = Some(scratch));
-        self.begin(slot);
     }
 }
 
@@ -397,11 +386,10 @@ impl GuardQueue {
             Work::Pass | Work::FusedWrite => false,
         };
         if reads {
-            let waiter = self.me.clone() as Weak<dyn Waiter>;
             let bytes = blocks << self.block_shift();
-            match scratch::obtain(&self.reactor, bytes, waiter, slot) {
+            match self.room.obtain(&self.reactor, bytes, slot) {
                 Ok(Some(scratch)) => self.slots.with(slot, |slot| slot.scratch = Some(scratch)),
-                Ok(None) => return,
+                Ok(None) => return self.look_later(),
                 Err(_) => {
                     let request = self.slots.take(slot).take_request();
                     return request.finish_pair(Status::COMMAND_INTERRUPTED);
@@ -409,6 +397,23 @@ impl GuardQueue {
             }
         }
         self.begin(slot);
+    }
+
+    /// Takes memory back. Whoever is given it goes on later, not from here: those in line would nest without bound.
+    fn release(&self, scratch: Scratch) {
+        if let Some((slot, scratch)) = self.room.release(scratch) {
+            self.slots.with(slot, |slot| slot.scratch = Some(scratch));
+            let sink = self.me.upgrade().expect("the queue lives while it is called");
+            self.reactor.defer(sink, MEMORY | slot);
+        }
+    }
+
+    /// Has those in line go on that the pool has memory for by now.
+    pub(super) fn look_at_memory(&self) {
+        while let Some((slot, scratch)) = self.room.look(&self.reactor) {
+            self.slots.with(slot, |slot| slot.scratch = Some(scratch));
+            self.begin(slot);
+        }
     }
 
     /// Goes for the range; a fused pair once everybody uses the table.
@@ -433,6 +438,9 @@ impl GuardQueue {
         }
         if slot & COPY != 0 {
             return self.turn_of_copy(slot);
+        }
+        if slot & MEMORY != 0 {
+            return self.begin(slot & !MEMORY);
         }
         self.slots.with(slot, |slot| {
             // A fused pair that waited for the truce has entered nothing yet.
@@ -561,7 +569,7 @@ impl GuardQueue {
         let scratch = self.slots.take(slot).scratch;
         self.wake_next(next);
         if let Some(scratch) = scratch {
-            scratch.release();
+            self.release(scratch);
         }
     }
 

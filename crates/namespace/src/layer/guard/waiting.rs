@@ -1,12 +1,13 @@
-//! Copies that wait, and are given up meanwhile.
+//! Copies that wait, and are given up meanwhile; commands that wait for memory, while others free some.
 //!
 //! ```text
 //!   in line:    for the turn among the volume's Copies          (`line`)
 //!   claims:     for a thread, then for blocks of others         (`copy::threads`, `conflicts`)
+//!   memory:     for the queue's spare piece                     (`scratch`)
 //! ```
 //!
 //! What they wait for may hang. Whoever gives a Copy up only sets a flag ([`Sources::stop`]), from any thread; while
-//! some wait that have one, each queue looks every [`LOOK_AGAIN`].
+//! some wait that have one, or for memory, each queue looks every [`LOOK_AGAIN`].
 
 use super::claims::Thread;
 use super::copies::CLAIM;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a Copy that waits goes on waiting after it was given up, at most.
+/// How long a Copy that waits goes on waiting after it was given up, or a command beside free memory, at most.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A Copy in line that may be given up.
@@ -59,7 +60,8 @@ impl GuardQueue {
         }
     }
 
-    fn look_later(&self) {
+    /// Somebody is in line.
+    pub(super) fn look_later(&self) {
         if !self.looks.replace(true) {
             let at = self.reactor.now() + LOOK_AGAIN;
             self.reactor.timer(at, self.looker.clone(), 0);
@@ -71,9 +73,10 @@ impl GuardQueue {
         self.looks.set(false);
         self.look_at_line();
         self.look_at_claims();
+        self.look_at_memory();
         let may_end = |sources: &Sources| sources.stop.is_some();
         let waits = || self.claims.any(|claim| claim.sources().is_some_and(may_end));
-        if !self.in_line.borrow().is_empty() || waits() {
+        if !self.in_line.borrow().is_empty() || waits() || self.room.has_line() {
             self.look_later();
         }
     }
