@@ -86,7 +86,7 @@ pub struct Setup {
     pub volumes: Vec<Arc<dyn Namespace>>,
     /// What goes where.
     pub layout: Layout,
-    /// How.
+    /// How. Of a copy that goes on, targets are not zero any more: what it wrote last may not have counted.
     pub options: Options,
     /// Everything before was copied by an earlier run.
     pub from: u64,
@@ -148,6 +148,8 @@ struct State {
     map: VecDeque<Stretch>,
     mapping: Option<Arc<Answer>>,
     mark: Watermark,
+    /// What comes before may have been written already by what did not count, and targets are not zero there any more.
+    touched: u64,
     pace: Pace,
     copy_bytes: u64,
     flush: Flush,
@@ -217,6 +219,7 @@ impl Engine {
                 map: VecDeque::new(),
                 mapping: None,
                 mark: Watermark::new(from),
+                touched: 0,
                 pace: Pace::default(),
                 copy_bytes: 0,
                 flush: Flush::default(),

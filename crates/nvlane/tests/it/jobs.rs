@@ -299,6 +299,31 @@ fn jobs_go_on_when_the_daemon_starts_again() {
 }
 
 /// The target's machine dies in the middle: the job waits for it, and ends with the same bytes.
+/// What a killed daemon wrote after its last flush counts for nothing, but is there.
+#[test]
+fn a_job_that_goes_on_does_not_take_its_target_for_zero() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = file(dir.path(), "a", &pattern(8 << 20, 1));
+    let b = file(dir.path(), "b", &vec![0; 8 << 20]);
+    let daemon = start(dir.path());
+    let options =
+        json!({"requests": 1, "request_bytes": 65536, "throttle": "2M", "target_is_zero": true});
+    let volumes = |name| json!([{"volume": name}]);
+    let wanted =
+        json!({"sources": volumes("served:1"), "targets": volumes("served:2"), "options": options});
+    daemon.call("job_add", wanted);
+    eventually("work", || fs::read(&b).unwrap()[..65536].iter().any(|byte| *byte != 0));
+    daemon.kill();
+    // The source is empty by now.
+    let source = fs::File::options().write(true).open(&a).unwrap();
+    source.set_len(0).and_then(|()| source.set_len(8 << 20)).unwrap();
+    ["a", "b"].iter().for_each(|name| wait_for_lock(&dir.path().join(name)));
+    let daemon = start(dir.path());
+    unthrottle(&daemon, 1);
+    let done = wait_for(&daemon, 1, "done");
+    assert!(fs::read(&b).unwrap().iter().all(|byte| *byte == 0), "{done}");
+}
+
 #[test]
 fn a_job_outlives_the_targets_that_it_copies_to() {
     let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

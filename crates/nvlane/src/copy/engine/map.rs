@@ -37,6 +37,11 @@ impl Engine {
         u64::from(blocks.max(self.limits[volume].block_bytes()))
     }
 
+    /// Whether targets are known to be zero from byte `from` of the copy on, without being asked.
+    pub(super) fn is_zero(&self, state: &State, from: u64) -> bool {
+        self.options.target_is_zero && from >= state.touched
+    }
+
     /// Sees to it that something is known of the bytes that come next. False if it is being found out.
     pub(super) fn is_mapped(&self, state: &mut State) -> bool {
         if state.mapping.is_some() {
@@ -56,7 +61,7 @@ impl Engine {
         }
         let skip = state.next - extent.start;
         let namespace = |volume: usize| Arc::clone(&self.ways[volume].namespace);
-        let targets = match self.options.target_is_zero || self.options.allocated {
+        let targets = match self.is_zero(state, state.next) || self.options.allocated {
             true => Vec::new(),
             false => {
                 let at = |target: &crate::copy::layout::Target| {

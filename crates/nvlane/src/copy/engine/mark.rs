@@ -184,6 +184,7 @@ impl Engine {
         }
         let durable = state.mark.durable();
         state.mark = Watermark::new(durable);
+        state.touched = state.touched.max(state.next);
         (state.next, state.counts.done_bytes) = (durable, durable);
         state.map.clear();
         (state.epoch, state.noted) = (self.epoch(), self.reactor.now());
@@ -283,7 +284,18 @@ pub(super) mod tests {
         options: Options,
     ) -> (Outcome, Counts) {
         let reactor = Reactor::new(&Config::default()).unwrap();
-        let (outcome, shared) = begin(&reactor, target, keep, order, options);
+        run_from(&reactor, open("mem:1M"), target, keep, order, options)
+    }
+
+    fn run_from(
+        reactor: &Rc<Reactor>,
+        source: Arc<dyn Namespace>,
+        target: Arc<dyn Namespace>,
+        keep: Option<Keep>,
+        order: Order,
+        options: Options,
+    ) -> (Outcome, Counts) {
+        let (outcome, shared) = begin(reactor, source, target, keep, order, options);
         reactor.run();
         (outcome.take().expect("it has ended"), shared.now().1)
     }
@@ -301,6 +313,7 @@ pub(super) mod tests {
     /// Begins a copy of a MiB; the reactor stops when it has ended, and says how.
     fn begin(
         reactor: &Rc<Reactor>,
+        source: Arc<dyn Namespace>,
         target: Arc<dyn Namespace>,
         keep: Option<Keep>,
         order: Order,
@@ -311,7 +324,7 @@ pub(super) mod tests {
         let outcome = Rc::new(RefCell::new(None));
         let of_target = Arc::downgrade(&target);
         let setup = Setup {
-            volumes: vec![open("mem:1M"), target],
+            volumes: vec![source, target],
             layout: Layout {
                 extents: vec![Extent { volume: 0, offset: 0, bytes: BYTES, start: 0 }],
                 targets: vec![Target { volume: 1, offset: 0 }],
@@ -343,7 +356,8 @@ pub(super) mod tests {
         let take = || reactor.buffers().allocate(1 << 20);
         let held: Vec<_> = std::iter::from_fn(take).collect();
         let options = Options { read_write: true, extents: false, ..Options::default() };
-        let (outcome, shared) = begin(&reactor, open("mem:1M"), None, Order::Free, options);
+        let (outcome, shared) =
+            begin(&reactor, open("mem:1M"), open("mem:1M"), None, Order::Free, options);
         let stopper = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
             shared.stop();
@@ -402,6 +416,23 @@ pub(super) mod tests {
         assert!(quarter >= Duration::from_millis(1100), "{quarter:?}");
         let mut whole = (0..5).map(|_| copied_at(100));
         assert!(whole.any(|whole| whole * 2 < quarter), "100 % takes half of {quarter:?} and more");
+    }
+
+    /// What was written before the loss may be there, and the source may be another by now.
+    #[test]
+    fn a_target_is_zero_only_where_nothing_was_copied_yet() {
+        let hole = tempfile::NamedTempFile::new().unwrap();
+        hole.as_file().set_len(1 << 20).unwrap();
+        for (changes, zeroed) in [(0, 0), (1, 1 << 20)] {
+            let source = open(hole.path().to_str().unwrap());
+            let (child, looks) = (open("mem:1M"), AtomicU64::new(0));
+            let target = Arc::new(Restless { child, looks, changes, write_zeroes: true });
+            let options = Options { target_is_zero: true, ..Options::default() };
+            let reactor = Reactor::new(&Config::default()).unwrap();
+            let (outcome, counts) = run_from(&reactor, source, target, None, Order::Free, options);
+            assert_eq!(outcome, Outcome::Done(None));
+            assert_eq!((counts.skipped_bytes, counts.zeroed_bytes), (1 << 20, zeroed));
+        }
     }
 
     #[test]

@@ -268,6 +268,7 @@ impl Engine {
     fn advance(&self, index: usize) {
         loop {
             let mut state = self.state.borrow_mut();
+            let is_zero = self.is_zero(&state, state.pieces[index].from);
             let State { pieces, counts, .. } = &mut *state;
             let piece = &mut pieces[index];
             let Some(target) = self.layout.targets.get(piece.target) else {
@@ -282,10 +283,7 @@ impl Engine {
             let limits = &self.limits[target.volume];
             let extent = self.layout.extent_at(piece.position);
             match piece.kind {
-                Kind::Hole
-                    if piece.empty_targets & 1 << piece.target != 0
-                        || self.options.target_is_zero =>
-                {
+                Kind::Hole if piece.empty_targets & 1 << piece.target != 0 || is_zero => {
                     counts.skipped_bytes += bytes;
                     piece.written = bytes;
                     continue;

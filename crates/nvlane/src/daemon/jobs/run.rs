@@ -178,7 +178,7 @@ impl Start {
                 return self.end(Outcome::Stopped(durable));
             }
             match prepare_again(&record, served) {
-                Ok(ready) => return self.now(ready),
+                Ok(ready) => return self.begin(ready, true),
                 Err((error, untold)) if Instant::now() >= until => {
                     lock(&self.record).untold = untold;
                     return self.end(Outcome::Failed(error, durable));
@@ -189,14 +189,19 @@ impl Start {
         }
     }
 
-    /// Begins.
+    /// Begins a job that is new.
     pub fn now(self, ready: Ready) {
+        self.begin(ready, false);
+    }
+
+    fn begin(self, ready: Ready, again: bool) {
         let Ready { opened, layout } = ready;
         *lock(&self.volumes) = opened.volumes.clone();
-        let (options, from, before) = {
+        let (mut options, from, before) = {
             let record = lock(&self.record);
             (record.spec.options.clone(), record.durable.min(layout.bytes), record.counts)
         };
+        options.target_is_zero &= !again;
         let (record, records) = (Arc::clone(&self.record), self.records.clone());
         let keep = move |durable: u64, counts: Counts| {
             let mut record = lock(&record);
