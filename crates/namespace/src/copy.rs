@@ -100,6 +100,9 @@ pub struct Sources {
     /// Of the range that a refusal (Fast Copy Not Possible) names, so many of its first blocks were copied: who reads and
     /// writes the rest begins there. Zero when it is sent.
     pub begun_blocks: u32,
+    /// Of what was copied, so many bytes were read and written by whoever it was sent to, or further down. Zero when it is
+    /// sent.
+    pub moved_bytes: u64,
     /// The number of the guard further up that has a thread ready for it ([`Namespace::copies_on_threads`]). Set by
     /// guards.
     pub thread_of: Option<u64>,

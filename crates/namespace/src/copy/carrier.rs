@@ -90,8 +90,10 @@ pub(crate) trait Ground {
     /// Bytes that are read from and written to all involved at once.
     fn transfer_bytes_max(&self, sources: &Sources) -> usize;
 
-    /// So many bytes were copied by a child's own means, or read and written.
-    fn copied(&self, bytes: u64, is_fast: bool);
+    /// So many bytes were copied by a child's own means, or read and written here or further down.
+    fn copied(&self, bytes: u64, is_fast: bool) {
+        let _ = (bytes, is_fast);
+    }
 }
 
 /// The Copies of one queue.
@@ -130,6 +132,8 @@ struct Job {
     is_driven: bool,
     /// All of it.
     bytes: u64,
+    /// What was read and written, here or further down.
+    moved_bytes: u64,
     /// Will be told to go on by the turn.
     waits: bool,
 }
@@ -198,7 +202,7 @@ impl Carrier {
         };
         job.order.begin(request.command.slba(), sources.ranges.iter().map(range));
         (job.status, job.lowest, job.step) = (Status::SUCCESS, None, Step::None);
-        job.begun_blocks = 0;
+        (job.begun_blocks, job.moved_bytes) = (0, 0);
         job.bytes = sources.blocks() << self.shift;
         let bytes = job.bytes;
         job.request = Some(request);
@@ -316,7 +320,7 @@ impl Carrier {
         let bytes = job.bytes;
         let mut request = job.request.take().expect("it is here until the end");
         let mut sources = job.sources.take().expect("they are here until the end");
-        sources.begun_blocks = job.begun_blocks;
+        (sources.begun_blocks, sources.moved_bytes) = (job.begun_blocks, job.moved_bytes);
         request.data = Data::Sources(sources);
         request.status = job.status;
         request.result = job.lowest.unwrap_or(0) as u64;
@@ -425,7 +429,7 @@ impl Job {
             Source { place, slba, blocks: piece.blocks as u32, fast_only }
         };
         sources.ranges.extend(self.routes.iter().zip(self.batch.pieces()).map(source));
-        sources.begun_blocks = 0;
+        (sources.begun_blocks, sources.moved_bytes) = (0, 0);
         sources.stop = self.sources().stop.clone();
         sources.thread_of = self.sources().thread_of;
         let copy = self.request.as_ref().expect("it is here until the end");
@@ -499,13 +503,17 @@ impl Sink for Carrier {
         let Data::Sources(sources) = &mut request.data else {
             unreachable!("a Copy comes back with its sources")
         };
+        // Also of one that has failed in the end.
+        let moved = sources.moved_bytes;
         let (is_driven, bytes, child) = self.jobs.with(number, |job| {
             job.note(status, result, sources.begun_blocks);
+            job.moved_bytes += moved;
             (job.is_driven, job.batch.blocks() << self.shift, job.child)
         });
         let Some(ground) = self.ground() else { return };
+        ground.copied(moved, false);
         if status.is_success() {
-            ground.copied(bytes, true);
+            ground.copied(bytes.saturating_sub(moved), true);
         } else if status == Status::FAST_COPY_NOT_POSSIBLE.dnr() {
             ground.refused(child, &sources.ranges[0].place);
         }
@@ -529,7 +537,9 @@ impl Emulated for Carrier {
                 (job.step, job.status) = (Step::Ended, status);
                 job.lowest = Some(job.batch.range_of(lowest as u64));
             }
-            (job.is_driven, job.batch.blocks() << self.shift)
+            let bytes = job.batch.blocks() << self.shift;
+            job.moved_bytes += if lowest.is_none() { bytes } else { 0 };
+            (job.is_driven, bytes)
         });
         if lowest.is_none()
             && let Some(ground) = self.ground()

@@ -8,7 +8,7 @@
 
 mod copies;
 
-use crate::copy::{self, Carrier, CopyCounters, Ground, Located, OnThreads, Refusals};
+use crate::copy::{self, Carrier, Ground, Located, OnThreads, Refusals};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::{
@@ -23,7 +23,6 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a full list of ranges.
 const LIST_BYTES: usize = dataset::RANGES_MAX * dataset::RANGE_BYTES;
@@ -32,8 +31,6 @@ const LIST_BYTES: usize = dataset::RANGES_MAX * dataset::RANGE_BYTES;
 #[derive(Debug)]
 pub struct Linear {
     children: Vec<Child>,
-    /// Of Copies, what was read and written here.
-    moved_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -75,7 +72,7 @@ impl Linear {
             placed.push(Child { namespace, start, refusals: Refusals::default() });
             start += limits.blocks;
         }
-        Ok(Arc::new(Linear { children: placed, moved_bytes: AtomicU64::new(0) }))
+        Ok(Arc::new(Linear { children: placed }))
     }
 
     fn last(&self) -> &Child {
@@ -236,12 +233,6 @@ impl Namespace for Linear {
             }
         }
         Ok(runs)
-    }
-
-    fn copied(&self) -> CopyCounters {
-        let below = self.children.iter().map(|child| child.namespace.copied().moved_bytes);
-        let moved_bytes = self.moved_bytes.load(Ordering::Relaxed) + below.sum::<u64>();
-        CopyCounters { moved_bytes, ..CopyCounters::default() }
     }
 
     fn copies_on_threads(&self) -> OnThreads {

@@ -32,7 +32,7 @@ pub use kernel::{Decider, Elsewhere, ForKernel, Pauses};
 pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 
-use crate::copy::{CopyCounters, OnThreads, Refusals};
+use crate::copy::{OnThreads, Refusals};
 use crate::{Access, Lost, Namespace, PathReport, ProgramReport, Queue};
 use bpf::LoadError;
 use bpf::request::{BACKENDS_MAX, Device};
@@ -44,7 +44,7 @@ use queue::ProgramQueue;
 use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
 /// Namespaces behind a program.
@@ -58,8 +58,6 @@ pub struct Routed {
     sizes: Vec<u64>,
     /// What each child cannot copy by its own means.
     refusals: Vec<Refusals>,
-    /// Of Copies, what was read and written here.
-    moved_bytes: AtomicU64,
     /// As the first program has made it, which is what everybody above goes by.
     device: Device,
     /// What that program said of blocks' places.
@@ -177,7 +175,6 @@ impl Routed {
         Ok(Arc::new(Routed {
             programs: Arc::new(Programs::new(loaded)),
             refusals: children.iter().map(|_| Refusals::default()).collect(),
-            moved_bytes: AtomicU64::new(0),
             children,
             backends: limits,
             sizes,
@@ -373,12 +370,6 @@ impl Namespace for Routed {
             facts.push(("backend".into(), number.to_string()));
             child.describe(facts);
         }
-    }
-
-    fn copied(&self) -> CopyCounters {
-        let below = self.children.iter().map(|child| child.copied().moved_bytes);
-        let moved_bytes = self.moved_bytes.load(Ordering::Relaxed) + below.sum::<u64>();
-        CopyCounters { moved_bytes, ..CopyCounters::default() }
     }
 
     fn copies_on_threads(&self) -> OnThreads {

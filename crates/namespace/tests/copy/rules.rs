@@ -343,6 +343,24 @@ fn it_is_counted_who_has_copied() {
     assert_eq!(counted(10, 2 * BLOCKS - 2), (3, 0));
 }
 
+#[test]
+fn what_was_counted_stays_so_when_a_copy_fails() {
+    // Two ranges that are read and written below, of which the second cannot be read.
+    let hidden = watched_over(Delay::new(memory(), Delays::default()), true);
+    let failure = Status::UNRECOVERED_READ;
+    hidden.answer((opcode::READ, 8, false), failure);
+    let linear = Linear::new(vec![memory(), hidden]).expect("blocks of one size");
+    let core = Core::new(&[guarded(linear, false)], 8 << 20);
+    let copied = |spans: &[(usize, u64, u32)]| {
+        let status = core.run(vec![(0, core.copy(0, 20, spans, false))]).remove(0).status;
+        let copied = core.volumes[0].namespace.copied();
+        (status, copied.offloaded_bytes >> 12, copied.moved_bytes >> 12)
+    };
+    assert_eq!(copied(&[(0, 0, 3)]), (Status::SUCCESS, 3, 0));
+    let ranges = [(0, BLOCKS, 2), (0, 0, 1), (0, BLOCKS + 8, 1)];
+    assert_eq!(copied(&ranges), (failure, 3, 2));
+}
+
 /// As where a stack has a UUID of its own: the guard on top leaves sources to the one below.
 #[test]
 fn a_guard_on_a_guard_passes_other_volumes_down() {

@@ -362,8 +362,8 @@ impl Engine {
         let (offloaded_before, moved_before) = state.sum.copied_before;
         // Others may copy to the same volumes: it is never more than was asked for.
         let most = state.counts.command_bytes;
-        state.counts.offloaded_bytes = (offloaded - offloaded_before).min(most);
-        state.counts.moved_bytes = (moved - moved_before).min(most);
+        state.counts.offloaded_bytes = offloaded.saturating_sub(offloaded_before).min(most);
+        state.counts.moved_bytes = moved.saturating_sub(moved_before).min(most);
     }
 
     fn counts_of(&self, state: &State) -> Counts {

@@ -30,7 +30,8 @@ const HELD_BYTES_MAX: u64 = 32 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Copied {
     by_child: AtomicU64,
-    here: AtomicU64,
+    /// Here, or further down by `linear` or `bpf`.
+    moved: AtomicU64,
 }
 
 impl Guard {
@@ -55,13 +56,11 @@ impl Guard {
         }
     }
 
-    /// What was copied so far. What went down may have been read and written there, by `linear`.
+    /// What was copied so far.
     pub(super) fn copy_counters(&self) -> CopyCounters {
-        let moved_below = self.child.copied().moved_bytes;
-        let by_child = self.copied.by_child.load(Ordering::Relaxed);
         CopyCounters {
-            offloaded_bytes: by_child.saturating_sub(moved_below),
-            moved_bytes: self.copied.here.load(Ordering::Relaxed) + moved_below,
+            offloaded_bytes: self.copied.by_child.load(Ordering::Relaxed),
+            moved_bytes: self.copied.moved.load(Ordering::Relaxed),
         }
     }
 
@@ -248,7 +247,7 @@ impl Ground for GuardQueue {
     }
 
     fn copied(&self, bytes: u64, is_fast: bool) {
-        let count = if is_fast { &self.guard.copied.by_child } else { &self.guard.copied.here };
+        let count = if is_fast { &self.guard.copied.by_child } else { &self.guard.copied.moved };
         count.fetch_add(bytes, Ordering::Relaxed);
     }
 }

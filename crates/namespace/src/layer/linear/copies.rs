@@ -6,7 +6,6 @@ use crate::copy::{End, Ground, Place, Reader, Route, Sources, TURN_BYTES_MAX};
 use ::copy::{Piece, Room};
 use nvme::Command;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Ground for LinearQueue {
     fn is_same(&self, place: &Place) -> bool {
@@ -92,13 +91,6 @@ impl Ground for LinearQueue {
         let each = self.linear.children.iter();
         let least = each.map(|child| child.namespace.limits().transfer_bytes_max).min();
         least.expect("there is a child") as usize
-    }
-
-    /// What the children have copied, the guard above counts.
-    fn copied(&self, bytes: u64, is_fast: bool) {
-        if !is_fast {
-            self.linear.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
     }
 }
 

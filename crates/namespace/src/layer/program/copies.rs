@@ -30,7 +30,6 @@ use reactor::Reactor;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Bytes of one Copy: what a slow disk reads and writes in a second, while another program waits to take over.
 const COPY_BYTES_MAX: u32 = 32 << 20;
@@ -375,12 +374,5 @@ impl Ground for ProgramQueue {
         let each = self.routed.children.iter();
         let least = each.map(|child| child.limits().transfer_bytes_max).min();
         least.expect("there is a child") as usize
-    }
-
-    /// What the children have copied, the guard above counts.
-    fn copied(&self, bytes: u64, is_fast: bool) {
-        if !is_fast {
-            self.routed.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
     }
 }
