@@ -75,6 +75,29 @@ fn whoever_comes_next_writes_down() {
     assert_eq!(kept(&volume), "0");
 }
 
+#[test]
+fn what_lies_beyond_the_end_of_a_smaller_child_is_kept_no_longer() {
+    let options =
+        MemoryOptions { bytes: 1 << 20, block_shift: 9, cores: 1, lend: false, uuid: None };
+    let volume = Volatile::new(Memory::open(options).unwrap(), CACHE_BYTES);
+    let reactor = Reactor::new(&Config { buffer_bytes: 1 << 20, ..Config::default() }).unwrap();
+    let queue = Arc::clone(&volume).open_queue(&reactor).unwrap();
+    for slba in [3, 2000] {
+        let mut write = Request::new();
+        write.command = Command::blocks(opcode::WRITE, 1, slba, 1);
+        let mut buffer = reactor.buffers().allocate(BLOCK).unwrap();
+        buffer.as_mut_slice().fill(7);
+        write.data = Data::Buffer(buffer);
+        write.push(Rc::new(Nobody), 0);
+        queue.submit(write);
+    }
+    volume.resize(512 << 10).unwrap();
+    volume.flush().unwrap();
+    let mut facts = Vec::new();
+    volume.describe(&mut facts);
+    assert!(facts.contains(&("blocks not flushed".into(), "0".into())), "{facts:?}");
+}
+
 /// Opcode, first block and blocks of what a child is given.
 type Log = Arc<Mutex<Vec<(u8, u64, u32)>>>;
 

@@ -263,7 +263,9 @@ impl VolatileQueue {
         let kind = self.jobs.borrow()[0].kind;
         let mut work = self.work.borrow_mut();
         {
-            let cache = self.shared.cache();
+            let mut cache = self.shared.cache();
+            // The child was made smaller.
+            drop(cache.blocks.split_off(&self.namespace.limits().blocks));
             (work.sequence, work.cuts) = (cache.sequence, cache.cuts);
         }
         work.cursor = 0;
