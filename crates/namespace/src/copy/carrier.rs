@@ -460,6 +460,15 @@ impl Job {
         }
     }
 
+    /// Blocks of the step that were copied before what has failed or was refused; none if somebody counts wrongly.
+    fn blocks_before(&self, result: u64, begun_blocks: u32) -> u64 {
+        let pieces = self.batch.pieces();
+        let whole = usize::try_from(result).unwrap_or(usize::MAX);
+        let Some(next) = pieces.get(whole) else { return 0 };
+        let begun = Some(u64::from(begun_blocks)).filter(|begun| *begun < next.blocks);
+        pieces[..whole].iter().map(|piece| piece.blocks).sum::<u64>() + begun.unwrap_or(0)
+    }
+
     /// Leaves out what was copied before the rest was refused; nothing if somebody counts wrongly.
     fn skip(&mut self) {
         let (skip, blocks) = (mem::take(&mut self.skip), mem::take(&mut self.skip_blocks));
@@ -504,17 +513,21 @@ impl Sink for Carrier {
             unreachable!("a Copy comes back with its sources")
         };
         // Also of one that has failed in the end.
-        let moved = sources.moved_bytes;
-        let (is_driven, bytes, child) = self.jobs.with(number, |job| {
-            job.note(status, result, sources.begun_blocks);
+        let (begun, moved) = (sources.begun_blocks, sources.moved_bytes);
+        let (is_driven, blocks, child) = self.jobs.with(number, |job| {
+            job.note(status, result, begun);
             job.moved_bytes += moved;
-            (job.is_driven, job.batch.blocks() << self.shift, job.child)
+            let blocks = match status.is_success() {
+                true => job.batch.blocks(),
+                false => job.blocks_before(result, begun),
+            };
+            (job.is_driven, blocks, job.child)
         });
+        let bytes = blocks << self.shift;
         let Some(ground) = self.ground() else { return };
         ground.copied(moved, false);
-        if status.is_success() {
-            ground.copied(bytes.saturating_sub(moved), true);
-        } else if status == Status::FAST_COPY_NOT_POSSIBLE.dnr() {
+        ground.copied(bytes.saturating_sub(moved), true);
+        if status == Status::FAST_COPY_NOT_POSSIBLE.dnr() {
             ground.refused(child, &sources.ranges[0].place);
         }
         // Nothing is kept of other volumes.

@@ -358,7 +358,22 @@ fn what_was_counted_stays_so_when_a_copy_fails() {
     };
     assert_eq!(copied(&[(0, 0, 3)]), (Status::SUCCESS, 3, 0));
     let ranges = [(0, BLOCKS, 2), (0, 0, 1), (0, BLOCKS + 8, 1)];
-    assert_eq!(copied(&ranges), (failure, 3, 2));
+    assert_eq!(copied(&ranges), (failure, 4, 2), "what was copied before it failed");
+}
+
+#[test]
+fn what_was_copied_before_a_refusal_is_counted() {
+    let below = watched(true);
+    below.answer((opcode::COPY, 0, false), Status::FAST_COPY_NOT_POSSIBLE);
+    let linear = Linear::new(vec![memory(), below]).expect("blocks of one size");
+    let core = Core::new(&[guarded(linear, false), guarded(memory(), false)], 8 << 20);
+    core.run(vec![(1, core.write(3, &[5, 6, 7, 8]))]);
+    // One range whole and one in part, to the first child; the rest is for the one that refuses.
+    let copy = core.copy(0, BLOCKS - 3, &[(1, 3, 2), (1, 5, 2)], false);
+    assert_eq!(core.run(vec![(0, copy)]).remove(0).status, Status::SUCCESS);
+    let copied = core.volumes[0].namespace.copied();
+    assert_eq!((copied.offloaded_bytes >> 12, copied.moved_bytes >> 12), (3, 1));
+    assert_eq!(core.read(0, BLOCKS - 3, 4), [5, 6, 7, 8].map(Some));
 }
 
 /// As where a stack has a UUID of its own: the guard on top leaves sources to the one below.
