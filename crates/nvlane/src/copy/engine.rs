@@ -43,6 +43,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use verify::Sum;
 
@@ -60,6 +61,9 @@ pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
 const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
 /// How often a copy goes back to one mark. Each time it flushes sooner, so that it gets on between two losses.
 const SETBACKS_MAX: u32 = 16;
+/// How long a copy that is to end waits for its Copies before it gives them up: they may stand in line behind others that
+/// hang. What one has copied until then is copied again another time.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(2);
 /// How often wishes are looked at, and progress told.
 const TICK_INTERVAL: Duration = Duration::from_millis(50);
 /// The namespace id in commands: a volume is one namespace, whatever its id elsewhere.
@@ -133,6 +137,8 @@ pub struct Engine {
     ended: RefCell<Option<Ended>>,
     started: Instant,
     stepping: Cell<bool>,
+    /// Its Copies are given up.
+    gives_up: Arc<AtomicBool>,
     state: RefCell<State>,
 }
 
@@ -164,6 +170,8 @@ struct State {
     sum: Sum,
     stopping: bool,
     failure: Option<String>,
+    /// Since when it is to end, for either reason.
+    closing: Option<Duration>,
     tick: Option<TimerId>,
     waiting: bool,
 }
@@ -210,6 +218,7 @@ impl Engine {
             ended: RefCell::new(Some(ended)),
             started: now,
             stepping: Cell::new(true),
+            gives_up: Arc::default(),
             state: RefCell::new(State {
                 phase: Phase::Copying,
                 pieces: (0..requests).map(|_| Piece::default()).collect(),
@@ -236,6 +245,7 @@ impl Engine {
                 sum: Sum::default(),
                 stopping: false,
                 failure: None,
+                closing: None,
                 tick: None,
                 waiting: false,
             }),
@@ -291,6 +301,10 @@ impl Engine {
             state.pace.account(now, was_busy);
             state.pace.set(self.shared.throttle(), now);
             state.stopping |= self.shared.wish() == Wish::Stop;
+            if Self::is_closing(&state) {
+                let since = *state.closing.get_or_insert(now);
+                self.gives_up.store(now - since >= GIVE_UP_AFTER, Ordering::Relaxed);
+            }
         }
         loop {
             let Some(index) = self.state.borrow_mut().ready.pop() else { break };

@@ -200,9 +200,9 @@ pub(super) mod tests {
     use crate::copy::shared::{Counts, Shared};
     use crate::copy::spec::Options;
     use crate::copy::throttle::Throttle;
-    use namespace::{Namespace, Queue};
+    use namespace::{Data, Namespace, Queue, Sink};
     use nvme::Limits;
-    use reactor::{Complete, Config, Reactor};
+    use reactor::{Complete, Config, Drive, Reactor};
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Instant;
@@ -300,6 +300,13 @@ pub(super) mod tests {
         (outcome.take().expect("it has ended"), shared.now().1)
     }
 
+    /// Nobody waits for these.
+    struct Nobody;
+
+    impl Sink for Nobody {
+        fn completed(&self, _request: Box<Request>, _state: u64) {}
+    }
+
     /// Stops the reactor, once nobody there has the volume any more.
     struct Stop(Rc<Reactor>, std::sync::Weak<dyn Namespace>);
 
@@ -366,6 +373,37 @@ pub(super) mod tests {
         stopper.join().unwrap();
         assert_eq!(outcome.take(), Some(Outcome::Stopped(0)));
         assert!(!held.is_empty());
+    }
+
+    /// Somebody's write has its blocks, and hangs.
+    #[test]
+    fn a_copy_that_waits_for_blocks_can_be_stopped() {
+        let target = tempfile::NamedTempFile::new().unwrap();
+        target.as_file().set_len(1 << 20).unwrap();
+        let source = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(source.path(), vec![7; 1 << 20]).unwrap();
+        let [source, target] = [&source, &target].map(|file| file.path().display().to_string());
+        let (source, target) = (open(&source), open(&format!("delay:write=30s({target})")));
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let queue = Arc::clone(&target).open_queue(&reactor).unwrap();
+        let mut write = Request::new();
+        write.command = Command::blocks(opcode::io::WRITE, NSID, 0, 1);
+        write.data = Data::Buffer(reactor.buffers().allocate(512).unwrap());
+        write.push(Rc::new(Nobody), 0);
+        queue.submit(write);
+        let options = Options { extents: false, ..Options::default() };
+        let (outcome, shared) = begin(&reactor, source, target, None, Order::Free, options);
+        let turn_for = |time| {
+            let until = Instant::now() + time;
+            while outcome.borrow().is_none() && Instant::now() < until {
+                reactor.turn_for(Drive::Until(until));
+            }
+        };
+        turn_for(Duration::from_millis(200));
+        assert!(shared.now().1.command_bytes > 0, "it has sent its Copy");
+        shared.stop();
+        turn_for(Duration::from_secs(20));
+        assert_eq!(outcome.take(), Some(Outcome::Stopped(0)));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use nvme::copy::Format;
 use nvme::{Command, Limits, Status, opcode};
 use reactor::Buffer;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Deallocate, in command dword 12 of Write Zeroes (NVM 1.1, Figure 83).
 const DEALLOCATE: u32 = 1 << 25;
@@ -412,6 +414,9 @@ impl Engine {
         let most = u64::from(limits.copy.range_blocks_max);
         let (first, whole) = (at >> limits.block_shift, piece.read_bytes >> limits.block_shift);
         sources.ranges.clear();
+        // What has overwritten a part of its source cannot be copied another time.
+        let may_stop = self.layout.order == Order::Free;
+        sources.stop = may_stop.then(|| Arc::clone(&self.gives_up));
         let fast_only = self.options.fast_only;
         let mut done = 0;
         while done < whole {
@@ -438,6 +443,12 @@ impl Engine {
         if let Data::Sources(mut sources) = std::mem::take(&mut request.data) {
             sources.ranges.clear();
             piece.sources = Some(sources);
+        }
+        let is_given_up = self.gives_up.load(Ordering::Relaxed)
+            && (doing, status.code()) == (Doing::Copy, Status::ABORT_REQUESTED);
+        if is_given_up {
+            drop(state);
+            return self.finish(index, false);
         }
         // A checksum of 0 is none, but for once in 2^64: a controller that knows nothing of them has answered.
         let nothing = matches!(doing, Doing::Sum | Doing::SumBack) && result == 0;
