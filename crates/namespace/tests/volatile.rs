@@ -6,8 +6,9 @@ use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::{Data, Namespace, Queue, Request, Sink};
 use nvme::opcode::io as opcode;
-use nvme::{Command, Limits};
+use nvme::{Command, Limits, Status};
 use reactor::{Complete, Config, Reactor};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -180,4 +181,104 @@ fn what_is_read_with_force_unit_access_is_written_down_first() {
     assert_eq!(given(&[write, read], 1 << 20), [reads]);
     assert_eq!(given(&[write, durable], 1 << 20), [(opcode::WRITE, 8, 4), reads]);
     assert_eq!(given(&[durable], 1 << 20), [reads], "nothing is kept");
+}
+
+/// What was sent by one queue, and has come back.
+struct Session {
+    reactor: Rc<Reactor>,
+    queue: Rc<dyn Queue>,
+    ended: Rc<Ended>,
+}
+
+#[derive(Default)]
+struct Ended {
+    reactor: RefCell<Option<Rc<Reactor>>>,
+    request: Cell<Option<Box<Request>>>,
+}
+
+impl Sink for Ended {
+    fn completed(&self, request: Box<Request>, _state: u64) {
+        assert!(self.request.replace(Some(request)).is_none(), "each is seen before the next ends");
+        if let Some(reactor) = &*self.reactor.borrow() {
+            reactor.stop();
+        }
+    }
+}
+
+impl Session {
+    fn of(volume: &Arc<Volatile>) -> Session {
+        let reactor = Reactor::new(&Config { buffer_bytes: 1 << 20, ..Config::default() }).unwrap();
+        let queue = Arc::clone(volume).open_queue(&reactor).unwrap();
+        Session { reactor, queue, ended: Rc::default() }
+    }
+
+    /// Sends a command, with the bytes that it has or has room for.
+    fn send(&self, command: Command, bytes: &[u8]) {
+        let mut request = Request::new();
+        request.command = command;
+        if !bytes.is_empty() {
+            let mut buffer = self.reactor.buffers().allocate(bytes.len()).unwrap();
+            buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+            request.data = Data::Buffer(buffer);
+            request.data.truncate(bytes.len());
+        }
+        request.push(Rc::clone(&self.ended) as Rc<dyn Sink>, 0);
+        self.queue.submit(request);
+    }
+
+    /// The one that has come back, or comes next.
+    fn ended(&self) -> Box<Request> {
+        self.ended.request.take().unwrap_or_else(|| {
+            self.ended.reactor.replace(Some(Rc::clone(&self.reactor)));
+            self.reactor.run();
+            self.ended.reactor.take();
+            self.ended.request.take().unwrap()
+        })
+    }
+
+    fn write(&self, block: u64, byte: u8) {
+        self.send(Command::blocks(opcode::WRITE, 1, block, 1), &[byte; BLOCK]);
+        assert_eq!(self.ended().status, Status::SUCCESS);
+    }
+
+    fn read(&self, block: u64) -> u8 {
+        self.send(Command::blocks(opcode::READ, 1, block, 1), &[0; BLOCK]);
+        first_byte(&self.ended())
+    }
+}
+
+fn first_byte(request: &Request) -> u8 {
+    assert_eq!(request.status, Status::SUCCESS);
+    // SAFETY: the request holds its data, a block.
+    unsafe { request.data.as_ptr().read() }
+}
+
+#[test]
+fn what_is_overwritten_while_a_flush_is_at_work_is_not_left_out() {
+    let flush = Command { opcode: opcode::FLUSH, ..Command::default() };
+    let mut durable = Command::blocks(opcode::READ, 1, 10, 1);
+    durable.cdw12 = (durable.cdw12.get() | 1 << 30).into();
+    for command in [durable, flush] {
+        let (bytes, block_shift, cores) = (1 << 20, 9, 1);
+        let options = MemoryOptions { bytes, block_shift, cores, lend: false, uuid: None };
+        let write = Duration::from_millis(50);
+        let slow =
+            Delay::new(Memory::open(options).unwrap(), Delays { write, ..Delays::default() });
+        let volume = Volatile::new(slow, CACHE_BYTES);
+        let session = Session::of(&volume);
+        for block in [0, 10] {
+            session.write(block, b'A');
+        }
+        let room = if command == flush { 0 } else { BLOCK };
+        session.send(command, &[0; BLOCK][..room]);
+        session.write(10, b'B');
+        let ended = session.ended();
+        assert_eq!(ended.status, Status::SUCCESS);
+        if command != flush {
+            assert!(b"AB".contains(&first_byte(&ended)), "it was acknowledged before");
+        }
+        volume.cut();
+        let there = session.read(10);
+        assert!(b"AB".contains(&there), "{there} after {:#x}", command.opcode);
+    }
 }

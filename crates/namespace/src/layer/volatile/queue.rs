@@ -64,8 +64,9 @@ enum Kind {
 /// How far the job at work has come.
 #[derive(Default)]
 struct Work {
-    /// Next block to write down, and the newest write to.
+    /// Next block to write down.
     cursor: u64,
+    /// When the job began: the number of the newest write, and of cuts.
     sequence: u64,
     cuts: u64,
     /// Numbers of the writes whose blocks are going down now, from block `run_start`.
@@ -333,16 +334,15 @@ impl VolatileQueue {
             cache.drop_range(block, block + 1, sequence);
         }
         work.run.clear();
-        let newest = work.sequence;
         let most = (self.namespace.limits().transfer_bytes_max as usize).min(RUN_BYTES);
-        let rest = cache.blocks.range(work.cursor..);
-        for (&block, kept) in rest.skip_while(|(_, kept)| kept.sequence > newest) {
+        // Also what was written since the job began: it may have taken the place of what has to go down.
+        for (&block, kept) in cache.blocks.range(work.cursor..) {
             let count = work.run.len();
             if count == 0 {
                 work.run_start = block;
             }
             let place = count << self.shift;
-            let follows = block == work.run_start + count as u64 && kept.sequence <= newest;
+            let follows = block == work.run_start + count as u64;
             if !follows || count > 0 && place + kept.data.len() > most {
                 break;
             }
