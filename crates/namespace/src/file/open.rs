@@ -534,16 +534,43 @@ fn punches(file: &fs::File, kind: Kind, bytes: u64) -> bool {
     if kind == Kind::Block {
         let Ok(metadata) = file.metadata() else { return false };
         let (major, minor) = (libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
-        let limit = |place| {
-            let path = format!("/sys/dev/block/{major}:{minor}/{place}/discard_max_bytes");
-            fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
-        };
-        // A partition's queue is its parent's.
-        return limit("queue").or_else(|| limit("../queue")).is_some_and(|limit| limit > 0);
+        return device_punches(Path::new(&format!("/sys/dev/block/{major}:{minor}")));
     }
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let Ok(end) = libc::off_t::try_from(bytes) else { return false };
     // Beyond the end there is nothing to lose.
     // SAFETY: a system call on an open descriptor, without memory.
     unsafe { libc::fallocate(file.as_raw_fd(), mode, end, 4096) == 0 }
+}
+
+/// The same of the block device that sysfs tells of in `directory`. The kernel makes a hole by a Write Zeroes that may unmap, which
+/// is not all that can discard: dm-thin and many disks cannot, and would leave the data.
+fn device_punches(directory: &Path) -> bool {
+    let limit = |place: &str, name: &str| {
+        fs::read_to_string(directory.join(place).join(name)).ok()?.trim().parse::<u64>().ok()
+    };
+    // A partition's queue is its parent's.
+    let can = |name| limit("queue", name).or_else(|| limit("../queue", name)) > Some(0);
+    can("discard_max_bytes") && can("write_zeroes_max_bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_makes_holes_if_it_discards_and_zeroes_without_data() {
+        let directory = tempfile::tempdir().unwrap();
+        let (disk, queue) = (directory.path().join("sda"), directory.path().join("sda/queue"));
+        for path in [&queue, &disk.join("sda1")] {
+            fs::create_dir_all(path).unwrap();
+        }
+        let punches = || [device_punches(&disk), device_punches(&disk.join("sda1"))];
+        assert_eq!(punches(), [false; 2]);
+        for (discard, zeroes, can) in [(4096, 4096, true), (4096, 0, false), (0, 4096, false)] {
+            fs::write(queue.join("discard_max_bytes"), format!("{discard}\n")).unwrap();
+            fs::write(queue.join("write_zeroes_max_bytes"), format!("{zeroes}\n")).unwrap();
+            assert_eq!(punches(), [can; 2], "{discard} {zeroes}");
+        }
+    }
 }
