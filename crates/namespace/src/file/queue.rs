@@ -36,8 +36,8 @@ pub(super) struct FileQueue {
     pub(super) reactor: Rc<Reactor>,
     file: uring::File,
     registered: Option<FixedFile>,
-    /// How often the kernel has dropped data, as far as the users of this queue know.
-    told: Cell<u64>,
+    /// How often the kernel has dropped data, as far as the users of this queue know: by Flush, and by what else syncs.
+    told: [Cell<u64>; 2],
     /// The device has been removed.
     gone: Cell<bool>,
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
@@ -53,7 +53,7 @@ impl FileQueue {
         let reactor = Rc::clone(reactor);
         Rc::new_cyclic(|me| FileQueue {
             me: me.clone(),
-            told: Cell::new(volume.told_at_first()),
+            told: [(); 2].map(|()| Cell::new(volume.told_at_first())),
             volume,
             reactor,
             file,
@@ -116,8 +116,7 @@ impl Complete for FileQueue {
             return self.failed(request, -result);
         }
         match (request.command.opcode, request.scratch[STEP]) {
-            (opcode::FLUSH, _) => return self.flushed(request),
-            (_, step::SYNC) => return request.finish(Status::SUCCESS),
+            (opcode::FLUSH, _) | (_, step::SYNC) => return self.synced(request),
             (opcode::READ | opcode::WRITE, _) if result == 0 => return self.ended(request),
             (opcode::READ | opcode::WRITE, _)
                 if request.scratch[DONE] + result as u64 == request.data.len() as u64 =>
@@ -281,15 +280,20 @@ impl FileQueue {
         unsafe { self.reactor.submit(entry, sink, token) };
     }
 
-    /// A Flush has succeeded. The kernel tells of a failure once, whoever asks then, and has dropped what it could not
-    /// write: those who were not told have lost it as well, and learn it from their next Flush.
-    fn flushed(&self, request: Box<Request>) {
+    /// A Flush has succeeded, or the same for a read or Write Zeroes with FUA. The kernel tells of a failure once, whoever asks
+    /// then, and has dropped what it could not write: those who were not told have lost it as well, and learn it from their next.
+    fn synced(&self, request: Box<Request>) {
         let dropped = self.volume.dropped();
-        let status = match self.told.replace(dropped) {
+        let status = match self.told_by(&request.command).replace(dropped) {
             told if told == dropped => Status::SUCCESS,
             _ => not_durable(libc::EIO),
         };
         request.finish(status);
+    }
+
+    /// What is known by such a command. What others have told does not spare a Flush ([`Namespace::lost`]).
+    fn told_by(&self, command: &Command) -> &Cell<u64> {
+        &self.told[usize::from(command.opcode != opcode::FLUSH)]
     }
 
     /// Nothing was transferred: the file ends before the size we know.
@@ -332,8 +336,8 @@ impl FileQueue {
                 let has_dropped =
                     errno != libc::ECANCELED && (is_durable || !self.is_its_own(errno));
                 self.volume.sync_failed(has_dropped);
-                if command.opcode == opcode::FLUSH {
-                    self.told.set(self.volume.dropped());
+                if is_durable {
+                    self.told_by(&command).set(self.volume.dropped());
                 }
                 request.finish(match is_durable {
                     _ if gone => self.removed(),
@@ -602,6 +606,7 @@ mod tests {
             let mut request = Request::new();
             request.command = command;
             request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+            request.scratch[STEP] = u64::from(command.opcode != opcode::WRITE) * step::SYNC;
             queue.complete(Box::into_raw(request) as u64, result, 0);
             end.request.take().expect("it has ended").status
         };
@@ -621,6 +626,13 @@ mod tests {
             assert_eq!(ended(&queues[0], write, -errno), status(opcode::WRITE, errno));
             let told = queues.each_ref().map(|queue| flush(queue, 0));
             assert_eq!(told, [Status::WRITE_FAULT.dnr(); 2], "{errno}");
+        }
+        // What reads or zeroes with FUA is told as well, and spares no Flush.
+        for code in [opcode::READ, opcode::WRITE_ZEROES] {
+            let synced = |result| ended(&queues[1], Command::blocks(code, 1, 0, 1), result);
+            assert_eq!(flush(&queues[0], -libc::EIO), Status::WRITE_FAULT.dnr());
+            assert_eq!([synced(0), synced(0)], [Status::WRITE_FAULT.dnr(), Status::SUCCESS]);
+            assert_eq!(flush(&queues[1], 0), Status::WRITE_FAULT.dnr(), "it has not been told");
         }
         assert_eq!(flush(&queues[0], -libc::EIO), Status::WRITE_FAULT.dnr());
         assert!(flush(&queues[0], 0).is_success(), "it has been told");
