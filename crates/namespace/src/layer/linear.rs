@@ -301,7 +301,9 @@ type List = Box<[u8; LIST_BYTES]>;
 struct Split {
     request: Box<Request>,
     left: usize,
+    /// Of the first part that failed.
     status: Status,
+    os_error: i32,
     /// Lists that parts point to.
     lists: Vec<List>,
 }
@@ -350,19 +352,20 @@ impl Queue for LinearQueue {
 impl Sink for LinearQueue {
     /// A part has ended.
     fn completed(&self, mut part: Box<Request>, state: u64) {
-        let status = part.status;
+        let (status, os_error) = (part.status, part.os_error);
         part.data = Data::None;
         self.spare.borrow_mut().push(part);
         let ended = self.split.with(state, |split| {
             if split.status.is_success() {
-                split.status = status;
+                (split.status, split.os_error) = (status, os_error);
             }
             split.left -= 1;
             split.left == 0
         });
         if ended {
-            let Split { request, status, lists, .. } = self.split.take(state);
+            let Split { mut request, status, os_error, lists, .. } = self.split.take(state);
             self.lists.borrow_mut().extend(lists);
+            request.os_error = os_error;
             request.finish(status);
         }
     }
@@ -387,7 +390,8 @@ impl LinearQueue {
     }
 
     fn begin(&self, request: Box<Request>, parts: usize, lists: Vec<List>) -> u64 {
-        self.split.insert(Split { request, left: parts, status: Status::SUCCESS, lists })
+        let (left, status) = (parts, Status::SUCCESS);
+        self.split.insert(Split { request, left, status, os_error: 0, lists })
     }
 
     /// A request for one part.
@@ -395,8 +399,7 @@ impl LinearQueue {
         let mut part = self.spare.borrow_mut().pop().unwrap_or_else(Request::new);
         part.command = command;
         part.data = data;
-        part.status = Status::SUCCESS;
-        part.result = 0;
+        (part.status, part.os_error, part.result) = (Status::SUCCESS, 0, 0);
         part.push(self.me.upgrade().expect("the queue lives while it is called"), slot);
         part
     }

@@ -56,10 +56,18 @@ impl Standing {
 pub struct Joint {
     /// The paths of those that are on their way.
     on_way: PathSet,
-    /// The first failure among them, and its path.
-    failure: Option<(Status, usize)>,
+    /// The first failure among them.
+    failure: Option<Failure>,
     /// The Flush itself, once it has been answered.
     parked: Option<(Flight, Box<Request>)>,
+}
+
+/// What came of a Flush that has failed, and by which path.
+#[derive(Clone, Copy)]
+struct Failure {
+    status: Status,
+    os_error: i32,
+    path: usize,
 }
 
 /// A Flush beside another one.
@@ -184,7 +192,7 @@ impl MultipathQueue {
     fn send_side(&self, path: usize, flight: &Flight) {
         let mut request = self.spare_flushes.borrow_mut().pop().unwrap_or_else(Request::new);
         request.command = flight.command;
-        (request.status, request.result) = (Status::SUCCESS, 0);
+        (request.status, request.os_error, request.result) = (Status::SUCCESS, 0, 0);
         let number = self.namespace.standings[path].unflushed.begin();
         self.joints.with(flight.joint, |joint| joint.on_way = joint.on_way.with(path));
         let token = self.dispatched(path, (Group::Other, 0), self.now_ns());
@@ -196,7 +204,7 @@ impl MultipathQueue {
     #[cold]
     pub(super) fn side_completed(&self, request: Box<Request>, slot: u64) {
         let Side { joint, token, number } = self.sides.take(slot);
-        let (path, status) = (token.path(), request.status);
+        let (path, status, os_error) = (token.path(), request.status, request.os_error);
         let verdict = may_retry(&request.command, false, status);
         self.account(&token, status, verdict);
         self.spare_flushes.borrow_mut().push(request);
@@ -210,7 +218,7 @@ impl MultipathQueue {
                 self.namespace.note_loss(path, access);
             }
         } else {
-            failure = Some((status, path));
+            failure = Some(Failure { status, os_error, path });
         }
         let parked = self.joints.with(joint, |joint| {
             joint.on_way = joint.on_way.without(PathSet::of(path));
@@ -240,10 +248,10 @@ impl MultipathQueue {
         }
         let Joint { failure, .. } = self.joints.take(slot);
         flight.joint = ALONE;
-        if let Some((status, path)) = failure
+        if let Some(Failure { status, os_error, path }) = failure
             && request.status.is_success()
         {
-            (request.status, request.result) = (status, 0);
+            (request.status, request.os_error, request.result) = (status, os_error, 0);
             match may_retry(&flight.command, false, status) {
                 Retry::No => {}
                 verdict => return self.retry(flight, request, path, verdict),

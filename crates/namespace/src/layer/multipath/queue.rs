@@ -448,9 +448,9 @@ impl MultipathQueue {
         }
         if let Some(second) = request.fused.as_deref_mut() {
             second.command = self.seconds.with(flight.second, |command| *command);
-            (second.status, second.result) = (Status::SUCCESS, 0);
+            (second.status, second.os_error, second.result) = (Status::SUCCESS, 0, 0);
         }
-        (request.status, request.result) = (Status::SUCCESS, 0);
+        (request.status, request.os_error, request.result) = (Status::SUCCESS, 0, 0);
         if !pause.is_zero() {
             flight.avoid = avoid;
         }

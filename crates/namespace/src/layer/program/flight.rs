@@ -30,10 +30,12 @@ pub struct Flight {
     range: usize,
     /// Parts that have not ended; one more while parts are being sent.
     pub left: u32,
-    /// Parts of this phase that failed, and the first one's status.
+    /// Parts of this phase that failed, and the first one's status and errno.
     pub failed: u32,
     /// See `failed`.
     pub status: Status,
+    /// See `failed`.
+    pub os_error: i32,
     /// How many times the parts have ended.
     pub phase: u8,
     /// A phase has covered the piece without an error.
@@ -91,13 +93,19 @@ impl Flight {
     fn set(&mut self, piece: Piece) {
         self.piece = piece;
         (self.phase, self.is_whole, self.state) = (0, false, [0; 4]);
-        (self.failed, self.status) = (0, Status::SUCCESS);
+        self.forget_failures();
+    }
+
+    /// Nothing of a phase has failed yet.
+    pub fn forget_failures(&mut self) {
+        (self.failed, self.status, self.os_error) = (0, Status::SUCCESS, 0);
     }
 
     /// Takes `request`, of which nothing has been worked on.
     pub fn begin(&mut self, request: Box<Request>) {
         self.request = Some(request);
         (self.begun, self.range, self.left) = (0, 0, 0);
+        self.forget_failures();
     }
 
     /// Makes all of a command that addresses blocks the piece; the request follows when it has to wait here.

@@ -369,7 +369,7 @@ impl ProgramQueue {
     /// Sends the parts that were noted. The flight goes on here if all have ended by then.
     fn send(&self, tag: u32) -> Option<Next> {
         let count = self.flights.with(tag, |flight| {
-            (flight.failed, flight.status) = (0, Status::SUCCESS);
+            flight.forget_failures();
             flight.left = flight.parts.len() as u32 + 1;
             flight.parts.len()
         });
@@ -397,8 +397,7 @@ impl ProgramQueue {
     fn part(&self, tag: u32, number: usize) -> (usize, Box<Request>) {
         let me = self.me.upgrade().expect("the queue lives while it is called");
         let mut request = self.spare.borrow_mut().pop().unwrap_or_else(Request::new);
-        request.status = Status::SUCCESS;
-        request.result = 0;
+        (request.status, request.os_error, request.result) = (Status::SUCCESS, 0, 0);
         let shift = self.routed.device.block_shift;
         let backend = self.flights.with(tag, |flight| {
             let part = flight.parts[number];
@@ -430,9 +429,12 @@ impl ProgramQueue {
     }
 
     pub(super) fn finish(&self, tag: u32, status: Status) {
-        let request = self.flights.with(tag, |flight| flight.request.take());
+        let (request, os_error) =
+            self.flights.with(tag, |flight| (flight.request.take(), flight.os_error));
         self.give(tag);
-        request.expect("the flight is under way").finish(status);
+        let mut request = request.expect("the flight is under way");
+        request.os_error = os_error;
+        request.finish(status);
     }
 
     /// Whether `request` can go down as it is, its address changed. If not, the flight has it.
@@ -641,14 +643,14 @@ impl Sink for ProgramQueue {
             return request.complete();
         }
         let number = state >> 32 & 0xff;
-        let status = request.status;
+        let (status, os_error) = (request.status, request.os_error);
         request.data = Data::None;
         self.spare.borrow_mut().push(request);
         if !status.is_success() {
             self.flights.with(tag, |flight| {
                 flight.failed |= 1 << number;
                 if flight.status.is_success() {
-                    flight.status = status;
+                    (flight.status, flight.os_error) = (status, os_error);
                 }
             });
         }

@@ -73,8 +73,9 @@ struct Work {
     run: Vec<u64>,
     run_start: u64,
     step: Step,
-    /// What the last step came to.
+    /// What the last step came to, with its errno.
     status: Status,
+    os_error: i32,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -151,7 +152,10 @@ impl Sink for VolatileQueue {
         if state != OWN && state != THROUGH {
             return self.overlay(request, state);
         }
-        self.work.borrow_mut().status = request.status;
+        {
+            let mut work = self.work.borrow_mut();
+            (work.status, work.os_error) = (request.status, request.os_error);
+        }
         if state == OWN {
             self.own.replace(Some(request));
         } else {
@@ -271,7 +275,7 @@ impl VolatileQueue {
         }
         work.cursor = 0;
         work.run.clear();
-        work.status = Status::SUCCESS;
+        (work.status, work.os_error) = (Status::SUCCESS, 0);
         if kind != Kind::Through {
             work.step = Step::WriteDown;
             return self.ended.set(true);
@@ -358,7 +362,7 @@ impl VolatileQueue {
         let nsid = self.jobs.borrow()[0].request.as_ref().map(|request| request.command.nsid);
         let mut own = self.own.take().expect("one step at a time");
         own.command = Command { nsid: nsid.unwrap_or_default(), ..command };
-        own.data = data;
+        (own.data, own.os_error) = (data, 0);
         own.push(self.sink(), OWN);
         self.child.submit(own);
     }
@@ -369,7 +373,10 @@ impl VolatileQueue {
             self.jobs.borrow_mut().pop_front().expect("the job at work is the first");
         let mut request = request.expect("what went down has come back");
         request.command = command;
-        let newest = self.work.borrow().sequence;
+        let (newest, os_error) = {
+            let work = self.work.borrow();
+            (work.sequence, work.os_error)
+        };
         if kind == Kind::Through && status.is_success() {
             self.drop_kept(&request, newest);
         }
@@ -389,7 +396,7 @@ impl VolatileQueue {
         if kind != Kind::Through {
             request.result = 0;
         }
-        request.status = status;
+        (request.status, request.os_error) = (status, os_error);
         request.complete();
     }
 
