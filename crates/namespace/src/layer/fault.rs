@@ -5,12 +5,14 @@
 //! seed and n alone, so one core's run replays; with several cores, which command is the n-th
 //! depends on how they race.
 //!
+//! Only what comes down here can fail: of a volume without Compare and Verify of its own, the guard above reads instead.
+//!
 //! A Copy is known by the blocks that it writes. One that reads marked blocks is not carried out below, so
 //! that whoever reads and writes in its stead meets the marks where they are.
 
 use crate::copy::Place;
 use crate::layer::{addresses_blocks, pass_to_child};
-use crate::{Data, Namespace, Queue, Request, Sink};
+use crate::{Data, Namespace, Queue, Request, Sink, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
 use reactor::Reactor;
@@ -27,7 +29,8 @@ pub struct Rule {
     pub rate: f64,
     /// Only these opcodes; all if empty.
     pub opcodes: Vec<u8>,
-    /// Only commands that touch these blocks, first and last included; of a Copy, those it writes.
+    /// Only commands that touch these blocks, first and last included; of a Copy, those it writes, of Dataset Management, those
+    /// of its ranges.
     pub lba: Option<(u64, u64)>,
     /// So many matching commands pass first.
     pub skip: u64,
@@ -176,7 +179,7 @@ impl Shared {
             return false;
         }
         if let Some((first, last)) = rule.lba
-            && span(request).is_none_or(|(start, end)| start > last || end <= first)
+            && !touches(request, first, last)
         {
             return false;
         }
@@ -253,6 +256,20 @@ fn span(request: &Request) -> Option<(u64, u64)> {
         _ => return None,
     };
     Some((start, start.saturating_add(blocks)))
+}
+
+/// Whether a command addresses any block from `first` to `last`; Dataset Management by any of its ranges.
+fn touches(request: &Request, first: u64, last: u64) -> bool {
+    let meets = |start: u64, end: u64| start <= last && end > first;
+    if request.command.opcode != opcode::DATASET_MANAGEMENT {
+        return span(request).is_some_and(|(start, end)| meets(start, end));
+    }
+    let (command, data) = (&request.command, &request.data);
+    // SAFETY: the request holds its data during this call.
+    let ranges = unsafe { dataset::ranges(command, data.as_ptr(), data.len(), u64::MAX) };
+    ranges.is_ok_and(|mut ranges| {
+        ranges.any(|it| it.blocks > 0 && meets(it.slba, it.slba + u64::from(it.blocks)))
+    })
 }
 
 /// Whether the dice with this seed hit at throw `number`, with probability `rate`.
@@ -428,6 +445,21 @@ mod tests {
         assert_eq!(copied(&queue, 0, 9, 31), Status::SUCCESS);
         assert_eq!(copied(&queue, 0, 1, 49), Status::WRITE_FAULT);
         assert_eq!(copied(&queue, 0, 1, 50), Status::SUCCESS);
+    }
+
+    #[test]
+    fn dataset_management_fails_by_its_ranges() {
+        let queue = queue(Rule { lba: Some((40, 49)), ..Rule::default() });
+        let deallocated = |ranges: &[(u64, u32)]| {
+            let range = |&(slba, blocks): &_| dataset::Range { attributes: 0, blocks, slba };
+            let mut list: Vec<u8> = ranges.iter().flat_map(|it| range(it).to_bytes()).collect();
+            // SAFETY: the list is there until the command has ended.
+            let data = Data::Part(unsafe { crate::Part::new(list.as_mut_ptr(), list.len(), None) });
+            done(&queue, dataset::deallocate(1, ranges.len()), data)
+        };
+        assert_eq!(deallocated(&[(0, 40), (50, 8), (45, 0)]), Status::SUCCESS);
+        assert_eq!(deallocated(&[(0, 40), (49, 8)]), Status::WRITE_FAULT);
+        assert_eq!(deallocated(&[(0, 41)]), Status::WRITE_FAULT);
     }
 
     #[test]
