@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 type Limit = dyn Fn(Limits) -> Limits + Send + Sync;
 type Flush = dyn Fn(&dyn Namespace) -> io::Result<()> + Send + Sync;
+type Refresh = dyn Fn(&dyn Namespace) -> io::Result<bool> + Send + Sync;
 type Losses = dyn Fn() -> Lost + Send + Sync;
 type Tell = dyn Fn(u64, u64, usize) -> io::Result<Vec<Run>> + Send + Sync;
 type Open = dyn Fn(Rc<dyn Queue>, &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> + Send + Sync;
@@ -31,6 +32,7 @@ pub struct Double {
     limit: Box<Limit>,
     open: Box<Open>,
     flush: Box<Flush>,
+    refresh: Box<Refresh>,
     lost: Option<Box<Losses>>,
     tell: Option<Box<Tell>>,
 }
@@ -43,6 +45,7 @@ impl Double {
             limit: Box::new(|limits| limits),
             open: Box::new(|queue, _| Ok(queue)),
             flush: Box::new(|child| child.flush()),
+            refresh: Box::new(|child| child.refresh()),
             lost: None,
             tell: None,
         }
@@ -67,6 +70,14 @@ impl Double {
         flush: impl Fn(&dyn Namespace) -> io::Result<()> + Send + Sync + 'static,
     ) -> Double {
         Double { flush: Box::new(flush), ..self }
+    }
+
+    /// `refresh` looks whether its size has changed, given the volume below.
+    pub fn refreshing(
+        self,
+        refresh: impl Fn(&dyn Namespace) -> io::Result<bool> + Send + Sync + 'static,
+    ) -> Double {
+        Double { refresh: Box::new(refresh), ..self }
     }
 
     /// It has lost what `lost` says.
@@ -106,7 +117,7 @@ impl Namespace for Double {
     }
 
     fn refresh(&self) -> io::Result<bool> {
-        self.child.refresh()
+        (self.refresh)(&*self.child)
     }
 
     fn resize(&self, bytes: u64) -> io::Result<()> {

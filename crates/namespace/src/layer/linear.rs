@@ -151,11 +151,12 @@ impl Namespace for Linear {
     }
 
     fn refresh(&self) -> io::Result<bool> {
-        let mut changed = false;
-        for child in &self.children {
-            changed |= child.namespace.refresh()?;
+        // All of them, whatever one says; an error is told where no change is.
+        let asked: Vec<_> = self.children.iter().map(|child| child.namespace.refresh()).collect();
+        if asked.iter().any(|answer| matches!(answer, Ok(true))) {
+            return Ok(true);
         }
-        Ok(changed)
+        asked.into_iter().find(Result::is_err).unwrap_or(Ok(false))
     }
 
     fn resize(&self, bytes: u64) -> io::Result<()> {

@@ -347,8 +347,9 @@ impl Namespace for Routed {
 
     /// Other sizes of backends count when the volume is opened anew.
     fn refresh(&self) -> io::Result<bool> {
-        self.children.iter().try_for_each(|child| child.refresh().map(drop))?;
-        Ok(false)
+        // All of them, whatever one says.
+        let asked: Vec<_> = self.children.iter().map(|child| child.refresh()).collect();
+        asked.into_iter().find(Result::is_err).unwrap_or(Ok(false))
     }
 
     fn uri(&self) -> String {
