@@ -7,7 +7,7 @@ use super::copies::Copies;
 use super::flight::{Flight, Flights, Piece};
 use super::loaded::{Loaded, now_ns, seed};
 use crate::layer::wake::{Wake, Waker};
-use crate::{Data, Queue, Request, Sink, dataset};
+use crate::{Access, AccessWatcher, Data, Queue, Request, Sink, dataset};
 use bpf::actions::{self, Asked, Decision, Misuse, MisuseKind, Plan, Then};
 use bpf::request::{self, Backend, Part};
 use bpf::{Entry, Fault, Machine};
@@ -513,6 +513,15 @@ impl Queue for ProgramQueue {
             Gate::Open => self.begin(request),
             Gate::Closed(_) | Gate::Opening => self.held.borrow_mut().push_back(request),
         }
+    }
+
+    /// That of the volume that stands best: the program may do without the others.
+    fn access(&self) -> Access {
+        self.children.iter().map(|child| child.access()).min().unwrap_or_default()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
+        self.children.iter().for_each(|child| child.watch_access(watcher.clone()));
     }
 
     fn forget(&self) {

@@ -5,7 +5,7 @@ use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::layer::wake::{Wake, Waker};
 use crate::memory::Mapping;
-use crate::{Data, Namespace, Part, Queue, Request, Sink, dataset};
+use crate::{Access, AccessWatcher, Data, Namespace, Part, Queue, Request, Sink, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::Reactor;
@@ -139,6 +139,14 @@ impl Queue for VolatileQueue {
             opcode::COPY => request.finish(Status::FAST_COPY_NOT_POSSIBLE.dnr()),
             _ => request.finish(Status::INVALID_OPCODE.dnr()),
         }
+    }
+
+    fn access(&self) -> Access {
+        self.child.access()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
+        self.child.watch_access(watcher);
     }
 
     fn forget(&self) {
