@@ -4,7 +4,7 @@ use double::Double;
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use namespace::memory::{Memory, MemoryOptions};
-use namespace::{Data, Namespace, Queue, Request, Sink};
+use namespace::{Data, Namespace, Queue, Request, Sink, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Limits, Status};
 use reactor::{Complete, Config, Reactor};
@@ -280,5 +280,45 @@ fn what_is_overwritten_while_a_flush_is_at_work_is_not_left_out() {
         volume.cut();
         let there = session.read(10);
         assert!(b"AB".contains(&there), "{there} after {:#x}", command.opcode);
+    }
+}
+
+/// Leaves Dataset Management alone.
+struct Unmoved(Rc<dyn Queue>);
+
+impl Queue for Unmoved {
+    fn submit(&self, request: Box<Request>) {
+        match request.command.opcode {
+            opcode::DATASET_MANAGEMENT => request.finish(Status::SUCCESS),
+            _ => self.0.submit(request),
+        }
+    }
+
+    fn forget(&self) {
+        self.0.forget();
+    }
+}
+
+#[test]
+fn what_is_deallocated_is_not_rolled_back_where_the_child_leaves_it_alone() {
+    let (bytes, block_shift, cores) = (1 << 20, 9, 1);
+    let options = MemoryOptions { bytes, block_shift, cores, lend: false, uuid: None };
+    let memory = || Memory::open(options).unwrap();
+    let unmoved = Double::over(memory())
+        .limited(|mut limits| {
+            limits.commands.deallocate = false;
+            limits
+        })
+        .queues(|queue, _| Rc::new(Unmoved(queue)));
+    for (child, expected) in [(memory() as Arc<dyn Namespace>, 0), (Arc::new(unmoved), b'B')] {
+        let session = Session::of(&Volatile::new(child, CACHE_BYTES));
+        session.write(7, b'A');
+        session.send(Command { opcode: opcode::FLUSH, ..Command::default() }, &[]);
+        assert_eq!(session.ended().status, Status::SUCCESS);
+        session.write(7, b'B');
+        let range = dataset::Range { attributes: 0, blocks: 1, slba: 7 };
+        session.send(dataset::deallocate(1, 1), &range.to_bytes());
+        assert_eq!(session.ended().status, Status::SUCCESS);
+        assert_eq!(session.read(7), expected);
     }
 }

@@ -4,7 +4,7 @@
 //!   Write          -> kept, acknowledged             Read  -> child, overlaid with what is kept
 //!   Flush          -> kept blocks written down, child flushed
 //!   Read with FUA  -> the same, if some of its blocks are kept; then child
-//!   Write with FUA, Write Zeroes, deallocate -> child; what was kept of these blocks is dropped
+//!   Write with FUA, Write Zeroes, deallocate (if the child does) -> child; what was kept of these blocks is dropped
 //!   cut()          -> kept blocks forgotten; a Flush at work ends with an error
 //! ```
 //!

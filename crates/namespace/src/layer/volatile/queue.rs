@@ -420,8 +420,10 @@ impl VolatileQueue {
         let data = &request.data;
         // SAFETY: the request holds its data during this call.
         let ranges = unsafe { dataset::ranges(command, data.as_ptr(), data.len(), u64::MAX) };
+        // Where the child leaves it alone, what it has is older.
         if let Ok(ranges) = ranges
             && dataset::deallocates(command)
+            && self.namespace.limits().commands.deallocate
         {
             for range in ranges {
                 cache.drop_range(range.slba, range.slba + u64::from(range.blocks), newest);
