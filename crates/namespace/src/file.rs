@@ -65,7 +65,7 @@ pub struct File {
     /// Why the page cache is used; none with O_DIRECT.
     buffered: Option<&'static str>,
     uuid: Option<[u8; 16]>,
-    /// Holes can be made.
+    /// Holes could be made when it was opened.
     punches: bool,
     zeroes_by: ZeroesBy,
     /// A write ended beyond the size we have: it was on its way when `resize` shrank the file.
@@ -150,6 +150,11 @@ impl File {
         self.failed_syncs.fetch_add(1, Ordering::Release);
     }
 
+    /// Some devices turn out to be unable to when they are first asked.
+    fn makes_holes(&self) -> bool {
+        self.punches && self.zeroes_by.hole.load(Ordering::Relaxed)
+    }
+
     fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Acquire)
     }
@@ -188,7 +193,7 @@ impl Namespace for File {
             volatile_write_cache: true,
             commands: Commands {
                 write_zeroes: true,
-                deallocate: self.punches,
+                deallocate: self.makes_holes(),
                 write_uncorrectable: false,
                 compare: false,
                 compare_and_write: false,
@@ -333,7 +338,7 @@ impl Namespace for File {
             false => "written: the file system cannot zero a range",
         };
         facts.push(("write zeroes".into(), zeroes.into()));
-        let holes = if self.punches { "makes holes" } else { "not possible here" };
+        let holes = if self.makes_holes() { "makes holes" } else { "not possible here" };
         facts.push(("deallocate".into(), holes.into()));
         self.describe_copy(facts);
     }
@@ -364,7 +369,11 @@ impl AsRawFd for File {
 
 #[cfg(test)]
 mod tests {
+    use super::ending::End;
     use super::*;
+    use crate::dataset;
+    use reactor::Complete;
+    use std::cell::Cell;
     use std::os::unix::fs::FileExt;
 
     const BLOCK: u64 = 512;
@@ -421,6 +430,38 @@ mod tests {
         let mut block = [1; BLOCK as usize];
         std::fs::File::open(&file.path).unwrap().read_exact_at(&mut block, 40 * BLOCK).unwrap();
         assert_eq!(block, [0; BLOCK as usize]);
+    }
+
+    #[test]
+    fn where_a_hole_is_refused_zeroes_are_there_and_holes_are_not_offered_any_more() {
+        let made = tempfile::NamedTempFile::new_in(".").unwrap();
+        std::fs::write(made.path(), [7; 1 << 16]).unwrap();
+        let file = opened(made.path().to_owned(), None);
+        assert!(file.limits().commands.deallocate, "the directory of the build has holes");
+        let reactor = Reactor::new(&reactor::Config::default()).unwrap();
+        let queue = FileQueue::open(Arc::clone(&file), &reactor);
+        let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
+        let mut range = dataset::Range { attributes: 0, blocks: 8, slba: 8 }.to_bytes();
+        let mut request = crate::Request::new();
+        request.command = dataset::deallocate(1, 1);
+        // SAFETY: the range is there until the command has ended.
+        let list = unsafe { crate::Part::new(range.as_mut_ptr(), range.len(), None) };
+        request.data = crate::Data::Part(list);
+        request.scratch[queue::STEP] = queue::step::MAKE_HOLE;
+        request.push(Rc::clone(&end) as Rc<dyn crate::Sink>, 0);
+        queue.complete(Box::into_raw(request) as u64, -libc::EOPNOTSUPP, 0);
+        assert!(!file.limits().commands.deallocate);
+        let request = end.request.take().unwrap_or_else(|| {
+            reactor.run();
+            end.request.take().expect("it ran until then")
+        });
+        let there = std::fs::read(made.path()).unwrap();
+        if request.status.is_success() {
+            assert!(there[4096..8192].iter().all(|byte| *byte == 0));
+        } else {
+            assert!(!file.zeroes_by.range.load(Ordering::Relaxed), "{}", request.status);
+        }
+        assert!(there[..4096].iter().chain(&there[8192..]).all(|byte| *byte == 7));
     }
 
     #[test]

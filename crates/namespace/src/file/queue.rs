@@ -21,14 +21,14 @@ const DSYNC: i32 = libc::RWF_DSYNC;
 
 /// What a request in flight is doing: `Request::scratch[STEP]`. `Request::scratch[DONE]` counts
 /// the bytes done, or for Dataset Management the ranges.
-mod step {
+pub(super) mod step {
     pub const MAIN: u64 = 0;
     pub const WRITE_ZEROES: u64 = 1;
     pub const SYNC: u64 = 2;
     pub const MAKE_HOLE: u64 = 3;
 }
 const DONE: usize = 0;
-const STEP: usize = 1;
+pub(super) const STEP: usize = 1;
 
 pub(super) struct FileQueue {
     me: Weak<FileQueue>,
@@ -266,7 +266,12 @@ impl FileQueue {
             return request.finish(Status::SUCCESS);
         };
         let shift = self.volume.block_shift;
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // Who was told that holes can be made counts on zeroes, also where the device has refused one since.
+        let Some((step, mode)) = fallocate_mode(&self.volume.zeroes_by, true) else {
+            return request.finish(Status::INVALID_OPCODE.dnr());
+        };
+        request.scratch[STEP] = step;
+        let mode = mode | libc::FALLOC_FL_KEEP_SIZE;
         let (offset, len) = (range.slba << shift, u64::from(range.blocks) << shift);
         self.start(request, entry::fallocate(self.file, mode, offset, len));
     }
@@ -313,12 +318,9 @@ impl FileQueue {
         let step = request.scratch[STEP];
         match command.opcode {
             _ if errno == libc::EINTR => self.proceed(request),
-            opcode::WRITE_ZEROES if refused && refuse(&self.volume.zeroes_by, step) => {
-                self.proceed(request);
-            }
-            opcode::DATASET_MANAGEMENT if refused => {
-                // Advice that this file system does not take.
-                request.scratch[DONE] += 1;
+            opcode::WRITE_ZEROES | opcode::DATASET_MANAGEMENT
+                if refused && refuse(&self.volume.zeroes_by, step) =>
+            {
                 self.proceed(request);
             }
             _ => {
