@@ -5,8 +5,9 @@
 
 use host::NVLANE;
 use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 use uuid::Uuid;
 use volume::Uri;
 
@@ -18,18 +19,13 @@ impl Machine {
     /// Takes systemd's or D-Bus' machine id; where there is none (containers), a random id that
     /// is kept in `data_dir`.
     pub fn find(data_dir: &Path) -> io::Result<Machine> {
-        if let Some(machine) = Machine::known(data_dir) {
-            return Ok(machine);
-        }
-        let id = Uuid::new_v4();
-        let text = format!("{}\n", id.simple());
-        super::store::write_atomically(&kept_in(data_dir), text.as_bytes())?;
+        let id = host::machine_id().map_or_else(|| keep(&kept_in(data_dir)), Ok)?;
         Ok(Machine::from_id(id))
     }
 
     /// The same without keeping anything; None where nothing was kept yet.
     pub fn known(data_dir: &Path) -> Option<Machine> {
-        let kept = || Uuid::try_parse(fs::read_to_string(kept_in(data_dir)).ok()?.trim()).ok();
+        let kept = || kept(&kept_in(data_dir)).ok().flatten();
         host::machine_id().or_else(kept).map(Machine::from_id)
     }
 
@@ -81,6 +77,48 @@ pub fn identifying(uri: &str) -> String {
 /// Where the id of a machine is kept that has none.
 fn kept_in(data_dir: &Path) -> PathBuf {
     data_dir.join("machine-id")
+}
+
+/// The id that is kept at `path`. One that somebody else has kept there is taken, and never replaced: names that
+/// hosts remember depend on it.
+fn keep(path: &Path) -> io::Result<Uuid> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    if let Some(id) = kept(path).map_err(named)? {
+        return Ok(id);
+    }
+    make(path).map_err(named)?;
+    let made = kept(path).and_then(|made| made.ok_or_else(|| ErrorKind::NotFound.into()));
+    made.map_err(named)
+}
+
+/// What is kept at `path`; none where there is nothing. What is there and cannot be read is an error.
+fn kept(path: &Path) -> io::Result<Option<Uuid>> {
+    match fs::read_to_string(path) {
+        Ok(text) => match Uuid::try_parse(text.trim()) {
+            Ok(id) => Ok(Some(id)),
+            Err(_) => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "is no machine id (32 hexadecimal digits): write the one that it was, or remove it, which gives \
+                 volumes other UUIDs",
+            )),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a random id, durable and whole, unless another server has made one meanwhile.
+fn make(path: &Path) -> io::Result<()> {
+    let directory = path.parent().expect("it is in the data directory");
+    let mut file = tempfile::Builder::new().prefix("machine-id.").tempfile_in(directory)?;
+    writeln!(file, "{}", Uuid::new_v4().simple())?;
+    file.as_file().sync_all()?;
+    match file.persist_noclobber(path) {
+        Err(error) if error.error.kind() != ErrorKind::AlreadyExists => return Err(error.error),
+        _ => {}
+    }
+    File::open(directory)?.sync_all()
 }
 
 /// The NGUID that goes with a UUID.
@@ -224,6 +262,41 @@ mod tests {
             machine.volume("file:/a", "nqn.x", &none),
             other.volume("file:/a", "nqn.x", &none)
         );
+    }
+
+    #[test]
+    fn servers_that_start_at_once_keep_one_id() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = kept_in(folder.path());
+        let all = std::sync::Barrier::new(8);
+        let ids: BTreeSet<Uuid> = std::thread::scope(|scope| {
+            let start = || {
+                all.wait();
+                keep(&path).unwrap()
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(ids.len(), 1, "{ids:?}");
+        assert_eq!(keep(&path).unwrap(), *ids.first().unwrap());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn an_id_that_cannot_be_read_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = kept_in(folder.path());
+        for text in ["", "who knows"] {
+            fs::write(&path, text).unwrap();
+            let said = keep(&path).unwrap_err().to_string();
+            assert!(said.contains("machine-id") && said.contains("no machine id"), "{said}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        // By a name that leads nowhere nothing is to be read, and there is something all the same.
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("nowhere", &path).unwrap();
+        assert_eq!(keep(&path).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(path.is_symlink());
     }
 
     #[test]

@@ -3,16 +3,12 @@
 use crate::cli::ServeArgs;
 use crate::control::path;
 use anyhow::{Context, Result};
-use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// What `Machine::find` may put there before anything is served.
-const MACHINE_ID: &str = "machine-id";
-
 /// The data directory. When dropped, it goes with what was made for it, unless it is kept or
-/// something is in it.
+/// something is in it: this machine's id stays, which another server may go by already.
 pub struct DataDir {
     path: PathBuf,
     /// Directories that were not there before, the innermost first.
@@ -70,17 +66,9 @@ impl DataDir {
 
 impl Drop for DataDir {
     fn drop(&mut self) {
-        if self.made.is_empty() {
-            return;
-        }
-        let Ok(entries) = fs::read_dir(&self.path) else { return };
-        let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
-        if names.iter().all(|name| name == OsStr::new(MACHINE_ID)) {
-            let _ = fs::remove_file(self.path.join(MACHINE_ID));
-            // Only empty ones can be removed.
-            for place in &self.made {
-                let _ = fs::remove_dir(place);
-            }
+        // Only empty ones can be removed.
+        for place in &self.made {
+            let _ = fs::remove_dir(place);
         }
     }
 }
@@ -116,5 +104,15 @@ mod tests {
             drop(data_dir);
             assert!(!place.exists());
         }
+    }
+
+    #[test]
+    fn a_start_that_fails_leaves_what_others_may_go_by() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("made/data");
+        let data_dir = DataDir::make(place.clone()).unwrap();
+        fs::write(place.join("machine-id"), "").unwrap();
+        drop(data_dir);
+        assert!(place.join("machine-id").exists());
     }
 }
