@@ -5,7 +5,7 @@
 //! of, which the next start makes.
 
 use super::Daemon;
-use super::start::{ana_state, controller_ids, open, options, states_at, subsystem_config};
+use super::start::{ana_state, bind, controller_ids, open, options, states_at, subsystem_config};
 use super::twice::named_twice;
 use crate::config::{ANY_HOST, Ana, Config, Namespace, Subsystem, check_group, check_nqn};
 use crate::control::method::{
@@ -13,6 +13,7 @@ use crate::control::method::{
     VolumeResize,
 };
 use crate::control::protocol::Failure;
+use crate::patience::{MOMENT, Patience};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,12 +48,15 @@ impl Daemon {
             return Err(Failure::conflict(format!("{twice} is part of another volume already")));
         }
 
-        let volume = open(&namespace.volume, subsystem.shared, self.cores)
+        let patience = Patience::new(MOMENT);
+        let volume = patience
+            .open(|| open(&namespace.volume, subsystem.shared, self.cores))
             .map_err(|error| Failure::volume(error.to_string()))?;
         let nsid = namespace.nsid.expect("set above");
         if subsystem.shared {
+            let ids = controller_ids(&self.config);
             self.claims
-                .take(&nqn, nsid, &namespace.volume, controller_ids(&self.config))
+                .wait(&patience, &nqn, nsid, &namespace.volume, ids)
                 .map_err(|error| Failure::conflict(error.to_string()))?;
         }
         self.identify(&nqn, &mut namespace, &volume);
@@ -164,7 +168,7 @@ impl Daemon {
         config.listeners.push(wanted.address);
         config.check().map_err(|error| Failure::params(error.to_string()))?;
         // Which port it is, if the kernel chooses, is known only when it is bound.
-        let bound = Server::bind(wanted.address).map_err(refused)?;
+        let bound = bind(wanted.address, &Patience::new(MOMENT)).map_err(refused)?;
         let address = bound.address();
         *config.listeners.last_mut().expect("pushed above") = address;
         let states = states_at(&config, address);
@@ -275,7 +279,7 @@ impl Daemon {
     }
 
     /// Takes a change that was not made back.
-    fn save_as_it_is(&self) {
+    pub(super) fn save_as_it_is(&self) {
         if let Err(error) = self.store.save(&self.config) {
             tracing::error!("a change that was not made may be in the state file: {error}");
         }

@@ -14,6 +14,7 @@
 
 use super::twice::{files_of, identity};
 use crate::config::ControllerIds;
+use crate::patience::Patience;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -88,6 +89,19 @@ impl Claims {
             self.held.get_mut(&key).expect("it is held").nsids.insert(nsid);
         }
         Ok(())
+    }
+
+    /// The same of ids that somebody who is gone may still have.
+    pub fn wait(
+        &mut self,
+        patience: &Patience,
+        nqn: &str,
+        nsid: u32,
+        volume: &str,
+        ids: ControllerIds,
+    ) -> Result<(), ClaimError> {
+        let is_taken = |error: &_| matches!(error, ClaimError::Taken { .. });
+        patience.wait(|| self.take(nqn, nsid, volume, ids), is_taken)
     }
 
     /// A namespace needs its claims no more.

@@ -19,7 +19,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use target::{NamespaceOptions, PortState, Server, ServerConfig, SubsystemConfig, TargetConfig};
+use target::{
+    Bound, NamespaceOptions, PortState, Server, ServerConfig, SubsystemConfig, TargetConfig,
+};
 use uuid::Uuid;
 use volume::OpenOptions;
 
@@ -117,10 +119,8 @@ impl Daemon {
                     patience.open(|| open(&namespace.volume, subsystem.shared, daemon.cores))?;
                 opened.insert(key, volume);
                 if subsystem.shared {
-                    patience.wait(
-                        || daemon.claims.take(&subsystem.nqn, nsid, &namespace.volume, ids),
-                        |error| matches!(error, ClaimError::Taken { .. }),
-                    )?;
+                    let (nqn, uri) = (&subsystem.nqn, &namespace.volume);
+                    daemon.claims.wait(&patience, nqn, nsid, uri, ids)?;
                 }
             }
         }
@@ -154,13 +154,7 @@ impl Daemon {
     /// Takes all addresses; everything about them is known then.
     fn bind(&mut self, listeners: Vec<SocketAddr>, patience: &Patience) -> Result<(), StartError> {
         for address in listeners {
-            let socket = patience.wait(
-                || Server::bind(address),
-                |error| match error {
-                    target::Error::Listen { source, .. } => source.kind() == ErrorKind::AddrInUse,
-                    _ => false,
-                },
-            )?;
+            let socket = bind(address, patience)?;
             let actual = socket.address();
             self.config.listeners.push(actual);
             // An ANA state may name the listener as it was written, with port 0.
@@ -213,6 +207,17 @@ impl Daemon {
         namespace.uuid = Some(uuid);
         namespace.nguid.get_or_insert_with(|| identity::nguid(uuid));
     }
+}
+
+/// Takes an address that somebody who is gone may still have.
+pub(super) fn bind(address: SocketAddr, patience: &Patience) -> Result<Bound, target::Error> {
+    patience.wait(
+        || Server::bind(address),
+        |error| match error {
+            target::Error::Listen { source, .. } => source.kind() == ErrorKind::AddrInUse,
+            _ => false,
+        },
+    )
 }
 
 /// Opens a volume for serving.

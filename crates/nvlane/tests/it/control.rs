@@ -221,6 +221,31 @@ fn what_cannot_be_saved_is_not_done() {
     assert_eq!(daemon.call("volume_list", json!({})).as_array().unwrap().len(), 1);
 }
 
+/// As it is where a process has just ended that had them.
+#[test]
+fn what_somebody_is_about_to_let_go_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let path = dir.path().join("a.img");
+    let file = fs::File::create_new(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.lock().unwrap();
+    let listener = std::net::TcpListener::bind(ANYWHERE).unwrap();
+    let address = listener.local_addr().unwrap();
+    let calls =
+        [("volume_add", json!({"volume": path})), ("listener_add", json!({"address": address}))];
+    let ends: [Box<dyn FnOnce() + Send>; 2] =
+        [Box::new(move || file.unlock().unwrap()), Box::new(move || drop(listener))];
+    for ((method, params), end) in calls.into_iter().zip(ends) {
+        let gone = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            end();
+        });
+        daemon.call(method, params);
+        gone.join().unwrap();
+    }
+}
+
 #[test]
 fn an_edited_file_wins_and_names_stay() {
     let dir = tempfile::tempdir().unwrap();
