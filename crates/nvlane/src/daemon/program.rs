@@ -24,8 +24,14 @@ impl Daemon {
             self.store.save(config).map_err(|error| error.to_string())
         };
         let replaces = wanted.replaces.as_deref();
-        let done = replace::in_volume(&*volume, &wanted.object, replaces, &save)?;
-        self.config = config.into_inner();
-        Ok(done)
+        let done = replace::in_volume(&*volume, &wanted.object, replaces, &save);
+        let config = config.into_inner();
+        match done {
+            Ok(_) => self.config = config,
+            // It may be there all the same, and not be durable.
+            Err(_) if config != self.config => self.save_as_it_is(),
+            Err(_) => {}
+        }
+        done
     }
 }
