@@ -1,7 +1,8 @@
 //! JSON-RPC 2.0 messages, and reading them from a peer that may send anything.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
@@ -108,6 +109,24 @@ impl Response {
             Err(failure) => (None, Some(failure)),
         };
         Response { jsonrpc: "2.0".to_owned(), result, error, id }
+    }
+}
+
+/// The parameters of a method, by name; none are an empty object.
+pub fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {
+    let params = if params.is_null() { json!({}) } else { params };
+    if !params.is_object() {
+        return Err(Failure::params("`params` is no object"));
+    }
+    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
+}
+
+/// For a method that takes none.
+pub fn none(params: &Value) -> Result<(), Failure> {
+    match params {
+        Value::Null => Ok(()),
+        Value::Object(fields) if fields.is_empty() => Ok(()),
+        _ => Err(Failure::params("takes no parameters")),
     }
 }
 
@@ -228,7 +247,6 @@ impl<R: Read> Read for Bounded<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn echo(method: &str, params: Value) -> Result<Value, Failure> {
         match method {
@@ -263,6 +281,25 @@ mod tests {
         };
         assert_eq!(answer(json!({"jsonrpc": "2.0", "method": "echo"}), &mut call), None);
         assert_eq!(calls, 1);
+    }
+
+    #[test]
+    fn parameters_have_names_and_may_be_left_out() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Wanted {
+            n: Option<u32>,
+        }
+        assert_eq!(read(Value::Null), Ok(Wanted { n: None }));
+        assert_eq!(read(json!({})), Ok(Wanted { n: None }));
+        assert_eq!(read(json!({"n": 1})), Ok(Wanted { n: Some(1) }));
+        for wrong in [json!({"m": 1}), json!({"n": "1"}), json!([1]), json!(1)] {
+            assert_eq!(read::<Wanted>(wrong.clone()).unwrap_err().code, -32602, "{wrong}");
+        }
+        assert_eq!(none(&Value::Null).and(none(&json!({}))), Ok(()));
+        for wrong in [json!({"n": 1}), json!([]), json!(1)] {
+            assert_eq!(none(&wrong).unwrap_err().code, -32602, "{wrong}");
+        }
     }
 
     #[test]

@@ -2,11 +2,10 @@
 
 use super::Daemon;
 use crate::control::method::LogSet;
-use crate::control::protocol::Failure;
+use crate::control::protocol::{Failure, none, read};
 use crate::control::server::Call;
 use crate::serve::log;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 impl Daemon {
@@ -81,19 +80,6 @@ fn log_set(wanted: &LogSet) -> Result<(), Failure> {
     log::change(&wanted.filter).map_err(Failure::params)?;
     tracing::info!("logging {} from now on", wanted.filter);
     Ok(())
-}
-
-fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {
-    let params = if params.is_null() { json!({}) } else { params };
-    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
-}
-
-fn none(params: &Value) -> Result<(), Failure> {
-    match params {
-        Value::Null => Ok(()),
-        Value::Object(fields) if fields.is_empty() => Ok(()),
-        _ => Err(Failure::params("takes no parameters")),
-    }
 }
 
 fn nothing(done: Result<(), Failure>) -> Result<Value, Failure> {

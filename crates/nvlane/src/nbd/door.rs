@@ -3,14 +3,13 @@
 
 use crate::bpf::replace;
 use crate::control::method::{ProgramNow, VolumeMaps, VolumePathsOf, VolumeProgram, VolumeTune};
-use crate::control::protocol::Failure;
+use crate::control::protocol::{Failure, none, read};
 use crate::control::server::{ControlSocket, SocketError};
 use crate::daemon::{NamespaceStatistics, Started, Statistics};
 use crate::paths;
 use ::nbd::{Activity, Export};
 use anyhow::{Context, Result};
 use namespace::Namespace;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -61,7 +60,7 @@ pub fn open(path: &Path, exports: &[Export], activity: Arc<Activity>) -> Result<
 fn answer(exports: &Exports, method: &str, params: Value) -> Result<Value, Failure> {
     let served = &exports.served[..];
     match method {
-        "stats" => Ok(json!(exports.statistics())),
+        "stats" => none(&params).map(|()| json!(exports.statistics())),
         "volume_maps" => {
             let wanted: VolumePathsOf = read(params)?;
             let meant = meant(served, wanted.nqn.as_deref(), wanted.nsid);
@@ -100,6 +99,7 @@ fn answer(exports: &Exports, method: &str, params: Value) -> Result<Value, Failu
             Ok(json!(paths::tuned(&export.name, export.number, &*volume)))
         }
         "volume_list" => {
+            none(&params)?;
             let volumes = served.iter().filter_map(|export| {
                 let volume = export.volume.upgrade()?;
                 Some(paths::tuned(&export.name, export.number, &*volume))
@@ -133,8 +133,4 @@ fn meant<'a>(
         name.is_none_or(|name| name == export.name)
             && number.is_none_or(|number| number == export.number)
     })
-}
-
-fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {
-    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
 }

@@ -4,11 +4,10 @@ use super::record::{self, Notes, Record};
 use super::successor;
 use crate::bpf::replace;
 use crate::control::method::{DeviceMaps, ProgramNow, VolumePathsOf, VolumeTune};
-use crate::control::protocol::Failure;
+use crate::control::protocol::{Failure, none, read};
 use crate::control::server::{ControlSocket, SocketError};
 use crate::paths;
 use namespace::Namespace;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -58,6 +57,7 @@ fn begin(
     };
     socket.answer(move |method, params| match volume.upgrade() {
         Some(_) if method == LEAVE => {
+            none(&params)?;
             leave();
             Ok(Value::Null)
         }
@@ -100,12 +100,13 @@ fn answer(
             })?;
             Ok(json!(paths::tuned(&device, NUMBER, volume)))
         }
-        "volume_maps" => Ok(json!(DeviceMaps {
-            device,
-            volume: volume.uri(),
-            programs: volume.programs().into_iter().map(ProgramNow::from).collect(),
-        })),
+        "volume_maps" => {
+            none(&params)?;
+            let programs = volume.programs().into_iter().map(ProgramNow::from).collect();
+            Ok(json!(DeviceMaps { device, volume: volume.uri(), programs }))
+        }
         "volume_backends" => {
+            none(&params)?;
             let mut each = Vec::new();
             volume.each_program(&mut |program| each.push(successor::backends(program)));
             Ok(json!(each))
@@ -120,8 +121,4 @@ fn only(device: &str, name: Option<&str>, number: u32) -> Result<(), Failure> {
         (true, NUMBER) => Ok(()),
         _ => Err(Failure::missing(format!("{device} has one volume, which is number {NUMBER}"))),
     }
-}
-
-fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {
-    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
 }

@@ -1,6 +1,6 @@
 //! `nvlane nbd` and the clients that people have: nbdinfo, nbdcopy, nbddump, nbdsh, qemu-img, fio.
 
-use crate::daemon::{Daemon, eventually, nvlane, wait, wait_for_lock};
+use crate::daemon::{Daemon, ask, eventually, nvlane, wait, wait_for_lock};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -494,6 +494,20 @@ fn paths_of_exports_are_watched_and_tuned_at_the_control_socket() {
     for (number, setting, words) in refused {
         let (done, _, said) = ask(&["ctl", "volume", "tune", number, setting]);
         assert!(!done && said.contains(words), "{said}");
+    }
+    assert!(door.stop().success());
+}
+
+/// As at the daemon's.
+#[test]
+fn calls_at_the_control_socket_need_no_parameters_and_take_no_unknown_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let door = Door::start(dir.path(), &["mem:1M", "--socket", "a.sock", "--control", "c.sock"]);
+    for method in ["stats", "volume_list", "volume_maps", "volume_paths"] {
+        let call = |params| ask(&dir.path().join("c.sock"), method, params).unwrap();
+        let answer = call(Value::Null);
+        assert!(answer["error"].is_null() && !answer["result"].is_null(), "{method}: {answer}");
+        assert_eq!(call(json!({"all": true}))["error"]["code"], -32602, "{method}");
     }
     assert!(door.stop().success());
 }
