@@ -3,9 +3,9 @@
 use super::protocol::{Failure, Messages, answer, answer_busy, answer_unreadable, is_too_long};
 use crate::config::store::{self, Lock, StoreError};
 use serde_json::Value;
-use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::fs::{self, Metadata, Permissions};
 use std::io::{self, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -159,18 +159,17 @@ fn id(metadata: &Metadata) -> (u64, u64) {
 /// Binds within a private directory first, so that nobody can connect before the mode is set.
 fn bind_private(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let private = parent.unwrap_or(Path::new(".")).join(format!(".nvl{}", std::process::id()));
-    DirBuilder::new().mode(0o700).create(&private)?;
-    let inside = private.join("s");
-    let bound = UnixListener::bind(&inside).and_then(|listener| {
-        fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
-        let id = id(&fs::symlink_metadata(&inside)?);
-        fs::rename(&inside, path)?;
-        Ok((listener, id))
-    });
-    let _ = fs::remove_file(&inside);
-    let _ = fs::remove_dir(&private);
-    bound
+    // Of a new name each time: what a killed server has left is in nobody's way, whatever its process id was.
+    let private = tempfile::Builder::new()
+        .prefix(".nvl")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir_in(parent.unwrap_or(Path::new(".")))?;
+    let inside = private.path().join("s");
+    let listener = UnixListener::bind(&inside)?;
+    fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
+    let id = id(&fs::symlink_metadata(&inside)?);
+    fs::rename(&inside, path)?;
+    Ok((listener, id))
 }
 
 fn admit<E: Send + 'static>(
@@ -284,6 +283,19 @@ mod tests {
         assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
         let mut client = Client::connect(&path).unwrap();
         assert_eq!(client.call("double", json!({"n": 1})).unwrap(), json!(2));
+    }
+
+    /// In containers each server has the process id of the one before.
+    #[test]
+    fn what_a_server_killed_at_its_start_has_left_is_in_nobodys_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let left = directory.path().join(format!(".nvl{}", std::process::id()));
+        fs::create_dir(&left).unwrap();
+        drop(UnixListener::bind(left.join("s")).unwrap());
+        let path = directory.path().join("s");
+        drop(ControlSocket::bind(&path).unwrap());
+        let mut names = fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().path());
+        assert_eq!((names.next(), names.next()), (Some(left), None), "all else is gone");
     }
 
     #[test]
