@@ -18,6 +18,7 @@ use namespace::layer::rate::Rates;
 use namespace::{percent, uuid};
 use nvme::limits::Passthrough;
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::slice;
 use std::str::FromStr;
@@ -153,6 +154,34 @@ impl Uri {
         self.children_mut().iter_mut().for_each(Uri::reduce);
     }
 
+    /// Changes a setting as the open volume's [`tune`](namespace::Namespace::tune) does, for one that is yet to be opened.
+    /// An error of kind `Unsupported` says that it has no such setting; after any other some parts may have it.
+    pub fn tune(&mut self, name: &str, value: &str) -> io::Result<()> {
+        let unknown = || {
+            let what = format!("{name}={value}: nothing here has such a setting");
+            io::Error::new(ErrorKind::Unsupported, what)
+        };
+        let own = match &mut self.kind {
+            Kind::Remote(remote) => multipath::set(&mut remote.settings, name, value),
+            Kind::Multipath(settings, _) => multipath::set(settings, name, value),
+            Kind::Rate(rates, _) => rates.set(name, value),
+            _ => Err(unknown()),
+        };
+        match own {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            done => return done,
+        }
+        let mut known = false;
+        for child in self.children_mut() {
+            match child.tune(name, value) {
+                Ok(()) => known = true,
+                Err(error) if error.kind() == ErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if known { Ok(()) } else { Err(unknown()) }
+    }
+
     /// Whether the volume, or a part of it, is of a kind.
     fn has(&self, is: fn(&Kind) -> bool) -> bool {
         is(&self.kind) || self.children().iter().any(|child| child.has(is))
@@ -269,4 +298,49 @@ fn list(f: &mut fmt::Formatter<'_>, volumes: &[Uri]) -> fmt::Result {
         write!(f, "{}{volume}", if index > 0 { "," } else { "(" })?;
     }
     f.write_str(")")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_changed_where_the_open_volume_has_them() {
+        for (uri, name, value, tuned) in [
+            ("tcp://h:1/nqn.r?ns=2", "policy", "numa", "tcp://h:1/nqn.r?ns=2&policy=numa"),
+            (
+                "multipath:(file:/a,file:/b)",
+                "numa_bias",
+                "30us",
+                "multipath:numa_bias=30us(file:/a,file:/b)",
+            ),
+            ("rate:1G(file:/a)", "rate.iops", "10K", "rate:bytes=1G,iops=10K(file:/a)"),
+            ("rate:bytes=1G,iops=10K(file:/a)", "rate.bytes", "none", "rate:iops=10K(file:/a)"),
+            (
+                "linear:(file:/a,rate:1M(file:/b))?ro",
+                "rate.bytes",
+                "2M",
+                "linear:(file:/a,rate:2M(file:/b))?ro",
+            ),
+            (
+                "rate:1G(tcp://h:1/nqn.r?ns=2)",
+                "policy",
+                "numa",
+                "rate:1G(tcp://h:1/nqn.r?ns=2&policy=numa)",
+            ),
+        ] {
+            let mut it: Uri = uri.parse().unwrap();
+            it.tune(name, value).unwrap();
+            assert_eq!(it.to_string(), tuned);
+        }
+        for (uri, name, value, kind) in [
+            ("file:/a", "policy", "numa", ErrorKind::Unsupported),
+            ("rate:1G(file:/a)", "policy", "numa", ErrorKind::Unsupported),
+            ("rate:1G(file:/a)", "rate.bytes", "none", ErrorKind::InvalidInput),
+            ("tcp://h:1/nqn.r?ns=2", "policy", "best", ErrorKind::InvalidInput),
+        ] {
+            let mut it: Uri = uri.parse().unwrap();
+            assert_eq!(it.tune(name, value).unwrap_err().kind(), kind, "{uri} {name}");
+        }
+    }
 }

@@ -24,6 +24,31 @@ pub struct Rates {
     pub commands: Option<u64>,
 }
 
+impl Rates {
+    /// Changes the setting `name`. An error of kind `Unsupported` says that there is no such setting, one of kind
+    /// `InvalidInput` what its value can be.
+    pub fn set(&mut self, name: &str, value: &str) -> io::Result<()> {
+        let (bytes, commands) = (&mut self.bytes, &mut self.commands);
+        let (rate, other, wanted, expected) = match name {
+            "rate.bytes" => (bytes, commands, parse_bytes(value), "bytes a second like 100M"),
+            "rate.iops" => (commands, bytes, parse_count(value), "commands a second like 10K"),
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let wrong = |what: &str| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{name}={value}: {what}"))
+        };
+        *rate = match wanted {
+            None if value == NONE && other.is_none() => {
+                return Err(wrong("there is no other limit: give a large one"));
+            }
+            None if value == NONE => None,
+            Some(wanted) if wanted > 0 => Some(wanted),
+            _ => return Err(wrong(&format!("is not {expected}, or {NONE}"))),
+        };
+        Ok(())
+    }
+}
+
 /// As in a volume URI: `1G`, `iops=10K`, or `bytes=1G,iops=10K`.
 impl fmt::Display for Rates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,23 +112,21 @@ impl Namespace for Rate {
     /// Takes its own settings. Commands that wait keep their time; what comes later goes by the new rate.
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {
         let Gate { bytes, commands, .. } = &*self.gate;
-        let (meter, other, wanted, expected) = match name {
-            "rate.bytes" => (bytes, commands, parse_bytes(value), "bytes a second like 100M"),
-            "rate.iops" => (commands, bytes, parse_count(value), "commands a second like 10K"),
-            _ => return self.child.tune(name, value),
-        };
-        let wrong = |what: &str| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{name}={value}: {what}"))
-        };
-        let per_second = match wanted {
-            None if value == NONE && other.is_off() => {
-                return Err(wrong("there is no other limit: give a large one"));
+        let mut rates = self.gate.rates();
+        match rates.set(name, value) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                return self.child.tune(name, value);
             }
-            None if value == NONE => 0,
-            Some(wanted) if wanted > 0 => wanted,
-            _ => return Err(wrong(&format!("is not {expected}, or {NONE}"))),
-        };
-        meter.set(self.gate.now(), per_second);
+            Err(error) => return Err(error),
+        }
+        for (meter, rate, before) in
+            [(bytes, rates.bytes, bytes.rate()), (commands, rates.commands, commands.rate())]
+        {
+            if rate != before {
+                meter.set(self.gate.now(), rate.unwrap_or(0));
+            }
+        }
         Ok(())
     }
 
@@ -164,10 +187,6 @@ impl Meter {
 
     fn rate(&self) -> Option<u64> {
         Some(self.per_second.load(Ordering::Relaxed)).filter(|&rate| rate > 0)
-    }
-
-    fn is_off(&self) -> bool {
-        self.rate().is_none()
     }
 
     /// Another rate from time `now` on; what is not paid for yet is paid for at that rate.

@@ -61,6 +61,8 @@ struct Entry {
     /// What the last try has met; none before the first has ended.
     why: Option<String>,
     stage: Stage,
+    /// What is being opened is not what is wanted by now.
+    is_outdated: bool,
     /// Nobody wants it any more.
     dropped: Arc<AtomicBool>,
 }
@@ -92,7 +94,16 @@ impl Missing {
     pub fn insert(&mut self, key: Key, uri: String, shared: bool) {
         let now = Instant::now();
         let (stage, dropped) = (Stage::Waiting(now), Arc::default());
-        self.volumes.insert(key, Entry { uri, shared, since: now, why: None, stage, dropped });
+        let entry =
+            Entry { uri, shared, since: now, why: None, stage, is_outdated: false, dropped };
+        self.volumes.insert(key, entry);
+    }
+
+    /// A volume that is to be opened with other settings.
+    pub fn retune(&mut self, key: &Key, uri: String) {
+        let Some(entry) = self.volumes.get_mut(key) else { return };
+        entry.uri = uri;
+        entry.is_outdated = matches!(entry.stage, Stage::Trying(..));
     }
 
     /// A volume that was served, and has gone.
@@ -166,6 +177,9 @@ impl Missing {
                 Err(TryRecvError::Disconnected) => Err("opening it has failed".to_owned()),
             };
             match outcome {
+                Ok(_) if std::mem::take(&mut entry.is_outdated) => {
+                    entry.stage = Stage::Waiting(Instant::now());
+                }
                 Ok(volume) => {
                     entry.stage = Stage::Found;
                     found.push((key.clone(), volume));
@@ -228,6 +242,7 @@ impl Entry {
     }
 
     fn failed(&mut self, (nqn, nsid): &Key, why: String) {
+        self.is_outdated = false;
         self.stage = Stage::Waiting(Instant::now() + RETRY_INTERVAL);
         if self.why.as_ref() != Some(&why) {
             tracing::warn!("namespace {nsid} of {nqn} is not served, and tried again: {why}");

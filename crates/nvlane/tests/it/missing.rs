@@ -149,6 +149,43 @@ fn a_file_says_which_volumes_may_be_missing() {
     assert_eq!((status.code(), said.lines().count()), (Some(1), 1), "{said}");
 }
 
+/// Those that are not there are opened with it, and saved so.
+#[test]
+fn a_setting_of_a_subsystem_holds_for_volumes_that_are_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("late.img");
+    let late = path.to_str().unwrap();
+    let (paths, rate) = (format!("multipath:({late})"), format!("rate:1G({late})"));
+    let args = ["rate:1G(mem:1M)", &paths, "--nqn", NQN, "--nofail"];
+    let config = |daemon: &Daemon, index: usize| {
+        let config = daemon.call("config_get", json!({}));
+        config["subsystems"][0]["namespaces"][index]["volume"].as_str().unwrap().to_owned()
+    };
+    let tune = |name: &str, value: &str| json!({"nqn": NQN, "name": name, "value": value});
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(nsids(&missing(&daemon)), [2]);
+    assert_eq!(daemon.call("subsystem_tune", tune("policy", "numa")), json!([]));
+    assert_eq!(daemon.refuse("subsystem_tune", tune("policy", "best")), VOLUME);
+    assert_eq!(config(&daemon, 1), format!("multipath:policy=numa(file:{late})"));
+    daemon.kill();
+    let daemon = Daemon::start(dir.path(), &args);
+    make(&path);
+    eventually("it is served", || served(&daemon) == [1, 2]);
+    assert_eq!(daemon.call("volume_paths", json!({"nsid": 2}))[0]["policy"], "numa");
+    drop(daemon);
+
+    // What its UUID goes by is not changed before it has one.
+    fs::remove_file(&path).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let args = ["rate:1G(mem:1M)", &rate, "--nqn", NQN, "--nofail"];
+    let daemon = Daemon::start(other.path(), &args);
+    assert_eq!(daemon.refuse("subsystem_tune", tune("rate.bytes", "2G")), VOLUME);
+    assert_eq!(
+        (config(&daemon, 0), config(&daemon, 1)),
+        ("rate:2G(mem:1M?bs=512)".into(), format!("rate:1G(file:{late})"))
+    );
+}
+
 /// Somebody else has it: it comes when he is done.
 #[test]
 fn a_volume_that_another_has_is_waited_for() {
