@@ -18,6 +18,7 @@ pub mod identity;
 mod limits;
 mod name;
 pub mod nvmetcli;
+mod opened;
 pub mod renamed;
 pub mod store;
 

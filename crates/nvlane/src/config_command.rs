@@ -3,7 +3,7 @@
 use crate::cli::ConfigCommand;
 use crate::config::identity::Machine;
 use crate::config::nvmetcli::KeyFile;
-use crate::config::renamed::{self, Served};
+use crate::config::renamed;
 use crate::config::store::{Outlook, StoreError};
 use crate::config::{Config, file, nvmetcli, store};
 use crate::control::client::Client;
@@ -100,8 +100,7 @@ fn check(path: &Path, data_dir: Option<&Path>, daemon: Option<(&Path, Duration)>
     }
     // The daemon knows better than a state that it may have had.
     if let Some(daemon) = daemon {
-        let served = Served { first: None, last: &daemon };
-        renamed = renamed::renamed(&served, &config, machine);
+        renamed = renamed::renamed(&daemon, &config, machine);
     }
     if !renamed.is_empty() {
         text.push_str("hosts that stay connected take these for other disks:\n");

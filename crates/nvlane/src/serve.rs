@@ -23,7 +23,7 @@ use std::thread;
 /// Calls and signals that wait for the daemon's loop.
 const EVENTS_MAX: usize = 64;
 
-/// Changes that are told one by one when they are dropped.
+/// Changes that are told one by one when they are dropped, and names that are others then.
 const DROPPED_MAX: usize = 50;
 
 /// Serves until SIGINT, SIGTERM or SIGHUP.
@@ -54,7 +54,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     if let Some(problem) = dropped.as_ref().and_then(|left| left.lost_keys(&config)) {
         bail!(problem);
     }
-    let dropped = dropped.map(|left| left.changes(&config));
+    let changes = dropped.as_ref().map(|left| left.changes(&config));
     let threads = threads(&config, args);
     notes.extend(too_many_cores(&threads));
 
@@ -68,8 +68,11 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let mut daemon = Daemon::start(config, &threads, store, machine, args.nofail)?;
     data_dir.keep();
     notes.extend(daemon.config().weak_authentication());
-    if let Some(changes) = dropped {
-        notes.extend(of_dropped(&changes));
+    if let Some((changes, left)) = changes.zip(dropped) {
+        notes.extend(bounded("dropped", &changes, "changes are dropped"));
+        let renamed = left.renamed(daemon.config(), Some(machine));
+        let what = "hosts that stay connected take it for another disk";
+        notes.extend(bounded(what, &renamed, "names are others"));
         notes.push(format!(
             "the configuration file was edited: it is served as it is, without what was changed \
              meanwhile, which goes to {}",
@@ -97,11 +100,11 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Which changes are lost, a bounded number of them.
-fn of_dropped(changes: &[String]) -> impl Iterator<Item = String> {
-    let more = changes.len().saturating_sub(DROPPED_MAX);
-    let more = (more > 0).then(|| format!("{more} more changes are dropped"));
-    changes.iter().take(DROPPED_MAX).map(|change| format!("dropped: {change}")).chain(more)
+/// What has become of each, a bounded number of them.
+fn bounded(what: &str, all: &[String], of_more: &str) -> impl Iterator<Item = String> {
+    let more = all.len().saturating_sub(DROPPED_MAX);
+    let more = (more > 0).then(|| format!("{more} more {of_more}"));
+    all.iter().take(DROPPED_MAX).map(move |one| format!("{what}: {one}")).chain(more)
 }
 
 /// More threads than processors only take turns.

@@ -1,11 +1,12 @@
 //! What has become of a configuration, in words.
 
+use super::opened::is_same;
 use super::{Ana, Config, Namespace, Subsystem, authentication};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
-/// The changes that make `after` of `before`, one line each. Of a namespace that has no UUID in `before`, nobody had
-/// opened the volume yet: its names are no change.
+/// The changes that make `after` of `before`, one line each. A namespace that lacks a name in `before` had a volume that nobody
+/// had opened yet: that name is no change, nor is what opening it has made of its URI.
 pub fn changes(before: &Config, after: &Config) -> Vec<String> {
     let mut lines = Vec::new();
     set(
@@ -47,8 +48,6 @@ fn within(before: &Subsystem, after: &Subsystem, lines: &mut Vec<String>) {
         let name = format!("{nqn}: namespace {nsid}");
         match before.namespace(nsid) {
             None => lines.push(format!("{name} was added: {}", namespace.volume)),
-            // Its names were not noted yet.
-            Some(old) if old.uuid.is_none() => {}
             Some(old) => other(&name, old, namespace, lines),
         }
     }
@@ -86,12 +85,12 @@ fn groups_in_another_order(before: &[Ana], after: &[Ana]) -> BTreeSet<u32> {
 
 /// What is otherwise with one namespace, a line for each.
 fn other(name: &str, before: &Namespace, after: &Namespace, lines: &mut Vec<String>) {
-    if before.volume != after.volume {
+    if !is_same(&before.volume, &after.volume) {
         lines.push(format!("{name} is {}, and was {}", after.volume, before.volume));
     }
     for (kind, is, was) in [("UUID", after.uuid, before.uuid), ("NGUID", after.nguid, before.nguid)]
     {
-        if is != was {
+        if was.is_some() && is != was {
             lines.push(format!("{name} has the {kind} {}, and had {}", id(is), id(was)));
         }
     }
@@ -248,11 +247,32 @@ mod tests {
 
     /// It was missing when its names were to be noted.
     #[test]
-    fn a_volume_that_was_opened_later_has_not_changed() {
-        let after = config();
+    fn a_volume_that_was_opened_later_has_not_changed_but_for_what_was_changed() {
+        let mut after = config();
+        let nguid = Some(Uuid::from_u128(3));
+        after.subsystems[0].namespaces[0].nguid = nguid;
+        after.subsystems[0].namespaces[0].volume = "mem:1M?bs=512".to_owned();
         let mut before = after.clone();
         let namespace = &mut before.subsystems[0].namespaces[0];
-        (namespace.uuid, namespace.volume) = (None, "mem:1048576".to_owned());
+        (namespace.uuid, namespace.nguid) = (None, None);
+        namespace.volume = "mem:1048576".to_owned();
         assert_eq!(changes(&before, &after), Vec::<String>::new());
+        // One name was said, or both.
+        for nguid in [None, nguid] {
+            let mut before = before.clone();
+            let namespace = &mut before.subsystems[0].namespaces[0];
+            (namespace.uuid, namespace.nguid) = (Some(Uuid::from_u128(1)), nguid);
+            assert_eq!(changes(&before, &after), Vec::<String>::new());
+        }
+        let namespace = &mut after.subsystems[0].namespaces[0];
+        namespace.volume = "mem:2M?bs=512".to_owned();
+        (namespace.ana_group, namespace.nofail) = (2, true);
+        let said = [
+            "is mem:2M?bs=512, and was mem:1048576",
+            "is in ANA group 2, and was in 1",
+            "may be missing at the start",
+        ];
+        let said = said.map(|what| format!("nqn.a: namespace 1 {what}"));
+        assert_eq!(changes(&before, &after), said);
     }
 }

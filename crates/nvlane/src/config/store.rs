@@ -12,7 +12,7 @@
 //! ```
 
 use super::identity::Machine;
-use super::renamed::{self, Served};
+use super::renamed;
 use super::{Config, difference};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -181,7 +181,7 @@ impl Left {
 
     /// Which namespaces hosts find under other names once `now` is served instead, one line each.
     pub fn renamed(&self, now: &Config, machine: Option<Machine>) -> Vec<String> {
-        renamed::renamed(&Served { first: self.base.as_ref(), last: &self.config }, now, machine)
+        renamed::renamed(&self.config, now, machine)
     }
 
     /// Why `now` is not to be served: who has to prove who it is is not let in without because a file was edited for

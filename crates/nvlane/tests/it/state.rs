@@ -403,8 +403,11 @@ fn changes_that_an_edited_file_drops_are_told_before_it_is_served() {
     ];
     let said = check(dir.path(), &file);
     let (_, listed) = said.split_once("discards the state in ").expect(&said);
-    let listed: Vec<&str> = listed.lines().skip(1).map(str::trim).collect();
-    assert_eq!(listed, changes);
+    let mut listed = listed.lines().skip(1).map(str::trim);
+    let dropped: Vec<&str> =
+        listed.by_ref().take_while(|line| !line.starts_with("hosts that")).collect();
+    assert_eq!(dropped, changes);
+    assert_eq!(listed.count(), 2, "UUID and NGUID of other memory");
 
     // A host that has waited for the first moment.
     let host = Host::new(address.parse().unwrap(), NQN);
@@ -494,6 +497,52 @@ fn other_names_of_a_volume_are_told_before_it_is_served() {
     let changed = format!("  {NQN}: namespace 1 has the NGUID {NGUID}, and had {nguid}\n");
     assert!(said.contains(&changed), "{said}");
     assert_eq!(told(&[]), [line("NGUID", nguid, NGUID)]);
+}
+
+/// Its UUID is made of what it is called.
+#[test]
+fn an_edited_volume_has_another_name_and_that_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nvlane.toml");
+    let args = ["--config", file.to_str().unwrap()];
+    fs::write(&file, text("", "rate:100M(mem:1M)")).unwrap();
+    let daemon = Daemon::start(dir.path(), &args);
+    let before = volumes(&daemon)[0]["uuid"].as_str().unwrap().to_owned();
+    daemon.call("host_allow", json!({"host": HOST}));
+    daemon.kill();
+    fs::write(&file, text("", "rate:200M(mem:1M)")).unwrap();
+    let said = check(dir.path(), &file);
+    let told = format!("{NQN}: namespace 1 gets another UUID: one that is made, and had {before}");
+    assert!(said.contains(&told), "{said}");
+    let daemon = Daemon::start(dir.path(), &args);
+    let now = volumes(&daemon)[0]["uuid"].as_str().unwrap().to_owned();
+    assert_ne!(now, before);
+    let (_, log) = daemon.stop("TERM");
+    let told =
+        format!("another disk: {NQN}: namespace 1 gets another UUID: {now}, and had {before}");
+    assert!(log.contains(&told), "{log}");
+}
+
+/// What was changed of it is dropped as all else, though nobody had opened it when the state began.
+#[test]
+fn changes_of_a_volume_that_was_missing_at_the_start_are_told_when_they_are_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let late = dir.path().join("late.img");
+    let file = dir.path().join("nvlane.toml");
+    let args = ["--config", file.to_str().unwrap()];
+    let volume = format!("rate:1G({})", late.display());
+    fs::write(&file, text("", &volume) + "nofail = true\n").unwrap();
+    let daemon = Daemon::start(dir.path(), &args);
+    fs::File::create_new(&late).unwrap().set_len(1 << 20).unwrap();
+    eventually("it is served", || volumes(&daemon)[0]["nsid"] == 1);
+    daemon.call("volume_tune", json!({"nsid": 1, "name": "rate.bytes", "value": "2G"}));
+    daemon.kill();
+    fs::write(&file, text("cores = 1\n", &volume) + "nofail = true\n").unwrap();
+    let said = check(dir.path(), &file);
+    let late = late.display();
+    let told = format!("namespace 1 is rate:2G(file:{late}?bs=512), and was {volume}\n");
+    assert!(said.contains(&told), "{said}");
+    assert!(!said.contains("other disks"), "{said}");
 }
 
 /// A state of before has the fingerprint of the text alone.

@@ -1,0 +1,83 @@
+//! Volumes as they are named once they are open: what serves them fills in what nobody has said.
+
+use std::fs;
+use volume::{Kind, Uri};
+
+/// Sizes of blocks that a volume may have of which none is said.
+const BLOCK_BYTES: [u32; 2] = [512, 4096];
+
+/// The URIs of which an open volume has one that was named so; none if that cannot be known here.
+pub fn opened(volume: &str) -> Option<[Uri; 2]> {
+    let uri: Uri = volume.parse().ok()?;
+    let [small, large] = BLOCK_BYTES.map(|block_bytes| {
+        let mut uri = uri.clone();
+        fill(&mut uri, block_bytes)?;
+        Some(uri)
+    });
+    Some([small?, large?])
+}
+
+/// Whether both name one volume with the same settings, one of them before it was opened perhaps.
+pub fn is_same(one: &str, other: &str) -> bool {
+    let alike = |(one, other): ([Uri; 2], [Uri; 2])| one.iter().zip(&other).any(|(a, b)| a == b);
+    one == other || opened(one).zip(opened(other)).is_some_and(alike)
+}
+
+/// As `Namespace::uri` has it.
+fn fill(uri: &mut Uri, block_bytes: u32) -> Option<()> {
+    match &mut uri.kind {
+        Kind::File { create_bytes, .. } => *create_bytes = None,
+        Kind::Memory(_) | Kind::Null(_) => {}
+        Kind::Program(path, _) => {
+            // Relative to where the daemon is started.
+            *path = Some(&*path)
+                .filter(|path| path.is_absolute())
+                .and_then(|path| fs::canonicalize(path).ok())?;
+        }
+        _ => {}
+    }
+    if matches!(uri.kind, Kind::File { .. } | Kind::Memory(_) | Kind::Null(_)) {
+        uri.options.block_bytes.get_or_insert(block_bytes);
+    }
+    uri.children_mut().iter_mut().try_for_each(|child| fill(child, block_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use volume::OpenOptions;
+
+    #[test]
+    fn open_volumes_are_named_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.img");
+        let path = path.to_str().unwrap();
+        for volume in [
+            "mem:1048576",
+            "null:1G?bs=4096",
+            &format!("{path}?create&size=1M"),
+            &format!("rate:bytes=1G(linear:({path}?buffered,mem:1M?bs=512))?ro"),
+            "multipath:policy=numa,numa_bias=20us(null:1M)",
+            "delay:read=1ms,write=2ms(fault:rate=0.5(mem:1M))",
+            "volatile:cache=1M(mem:1M)",
+        ] {
+            let open = volume::open(volume, &OpenOptions::default()).unwrap().uri();
+            assert!(opened(volume).unwrap().contains(&open.parse().unwrap()), "{volume}: {open}");
+            assert!(is_same(volume, &open) && is_same(&open, &open), "{volume}: {open}");
+        }
+    }
+
+    #[test]
+    fn others_are_told_apart() {
+        for (one, other) in [
+            ("mem:1M", "mem:2M?bs=512"),
+            ("/a", "file:/b?bs=512"),
+            ("/a?bs=4096", "file:/a?bs=512"),
+            ("rate:1G(/a)", "rate:2G(file:/a?bs=512)"),
+            ("tcp://h:1/nqn.r?ns=1", "tcp://h:1/nqn.r?ns=1&policy=numa"),
+            ("linear:(/a,/b)", "linear:(file:/b?bs=512,file:/a?bs=512)"),
+        ] {
+            assert!(!is_same(one, other), "{one} {other}");
+        }
+    }
+}
