@@ -246,19 +246,12 @@ impl Jobs {
     pub fn throttle(&mut self, wanted: JobThrottle) -> Done<Job> {
         self.collect();
         let JobThrottle { id, throttle } = wanted;
-        let records = self.records.clone();
         let entry = self.entry(id)?;
-        let mut record = lock(&entry.record);
-        if entry.run.is_none() && record.is_over() {
+        if entry.run.is_none() && lock(&entry.record).is_over() {
             return Err(Failure::conflict(format!("job {id} has ended")));
         }
-        let before = std::mem::replace(&mut record.spec.options.throttle, throttle);
-        if let Err(error) = records.save(&record) {
-            record.spec.options.throttle = before;
-            return Err(unsaved(error));
-        }
-        drop(record);
-        if let Some(run) = &entry.run {
+        self.change(id, |record| record.spec.options.throttle = throttle)?;
+        if let Some(run) = &self.entry(id)?.run {
             run.shared.set_throttle(throttle);
         }
         self.job(id)
@@ -438,6 +431,12 @@ impl Jobs {
         change(&mut record);
         records.save(&record).map_err(|error| {
             *record = before;
+            // It may be there all the same, and not be durable.
+            if let Err(error) = records.save(&record) {
+                tracing::error!(
+                    "job {id}: a change that was not made may be in its record: {error}"
+                );
+            }
             unsaved(error)
         })
     }

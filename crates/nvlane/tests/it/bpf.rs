@@ -155,25 +155,6 @@ fn a_mirror_reads_from_the_one_with_the_least_to_do() {
     assert!(slow > 0 && quick > 2 * slow, "{slow} reads from the slow one, {quick} from the other");
 }
 
-/// What could not be saved may be in the state all the same: it is saved as it is once more.
-#[test]
-fn a_program_that_cannot_be_saved_is_not_left_in_the_state() {
-    let dir = tempfile::tempdir().unwrap();
-    let volume = format!("bpf:{}(mem:1M)", object("statistics"));
-    let daemon = Daemon::start(dir.path(), &[&volume]);
-    let before = daemon.call("volume_list", json!({}));
-    // Nothing can be renamed over a directory.
-    let lock = std::fs::read_dir(dir.path().join("data")).unwrap().map(|it| it.unwrap().path());
-    let lock = lock.into_iter().find(|it| it.extension().is_some_and(|it| it == "lock")).unwrap();
-    std::fs::create_dir(lock.with_extension("")).unwrap();
-    let linear = std::fs::canonicalize(object("linear")).unwrap();
-    let wanted = json!({ "nsid": 1, "object": linear });
-    assert_eq!(daemon.refuse("volume_program", wanted), -32004);
-    assert_eq!(daemon.call("volume_list", json!({})), before);
-    let (_, log) = daemon.stop("TERM");
-    assert!(log.contains("may be in the state file"), "{log}");
-}
-
 #[test]
 fn a_program_is_replaced_and_a_restart_finds_the_new_one() {
     let dir = tempfile::tempdir().unwrap();

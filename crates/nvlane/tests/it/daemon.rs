@@ -73,11 +73,17 @@ pub fn nvlane() -> Command {
 impl Daemon {
     /// Starts `nvlane serve ARGS` on a free port with its data in `dir`, and waits until it is ready.
     pub fn start(dir: &Path, args: &[&str]) -> Daemon {
+        Daemon::start_with(dir, args, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn start_with(dir: &Path, args: &[&str], environment: &[(&str, &Path)]) -> Daemon {
         // Though the tests may have been started so as to outlive a terminal, SIGHUP means what it
         // usually does.
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_nvlane")]);
         command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+        command.envs(environment.iter().copied());
         command.arg("serve").args(args).current_dir(dir);
         command.arg("--data-dir").arg(dir.join("data")).arg("--socket").arg(dir.join("s"));
         if !args.iter().any(|arg| ["--listen", "--config"].contains(arg)) {

@@ -44,4 +44,5 @@ mod serve;
 mod state;
 mod stop;
 mod two_caches;
+mod unsynced;
 mod watch;

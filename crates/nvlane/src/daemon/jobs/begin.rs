@@ -117,7 +117,13 @@ impl Jobs {
 
     fn begin_with(&mut self, record: Record, ready: run::Ready) -> Done<Job> {
         let id = record.id;
-        self.records.save(&record).map_err(unsaved)?;
+        self.records.save(&record).map_err(|error| {
+            // It may be there all the same: then the next start would begin it.
+            if let (_, Err(error)) = self.records.remove(&[id]) {
+                tracing::error!("job {id} was not begun, and its record may be there: {error}");
+            }
+            unsaved(error)
+        })?;
         self.next += 1;
         let record = Arc::new(Mutex::new(record));
         self.jobs.insert(id, Entry { record, run: None });
