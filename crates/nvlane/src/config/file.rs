@@ -54,10 +54,16 @@ pub fn read(path: &Path) -> Result<(Config, String), FileError> {
 
 /// Reads a file of bounded size as text.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
+    let failed = |source| FileError::Io { path: path.to_owned(), source };
     let mut text = String::new();
     fs::File::open(path)
-        .and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text))
-        .map_err(|source| FileError::Io { path: path.to_owned(), source })?;
+        .and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text))
+        .map_err(failed)?;
+    // A part of it may say something of its own.
+    if text.len() as u64 > BYTES_MAX {
+        let what = format!("is longer than {BYTES_MAX} bytes");
+        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, what)));
+    }
     Ok(text)
 }
 
@@ -80,5 +86,22 @@ fn toml_problem(error: &toml::de::Error, text: &str) -> String {
             format!("line {line}: {message}")
         }
         None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_a_whole_or_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nvlane.toml");
+        let text = format!("#{}\n", " ".repeat(BYTES_MAX as usize - 2));
+        fs::write(&path, &text).unwrap();
+        assert_eq!(read_text(&path).unwrap().len() as u64, BYTES_MAX);
+        fs::write(&path, text + "poll = true\n").unwrap();
+        let said = read_text(&path).unwrap_err().to_string();
+        assert!(said.contains("nvlane.toml") && said.contains("longer than"), "{said}");
     }
 }

@@ -326,6 +326,10 @@ impl Store {
             text => text,
         };
         text.push(b'\n');
+        if text.len() as u64 > BYTES_MAX {
+            let what = format!("it would be longer than {BYTES_MAX} bytes, and could not be read");
+            return Err(io_error(&self.path, io::Error::new(io::ErrorKind::FileTooLarge, what)));
+        }
         write_atomically(&self.path, &text).map_err(|source| io_error(&self.path, source))
     }
 
@@ -551,6 +555,19 @@ mod tests {
         drop(store);
         let (_store, found) = Store::open(&path, start("a")).unwrap();
         assert_eq!(found, Found::State(config("mem:3G")));
+    }
+
+    #[test]
+    fn a_state_that_could_not_be_read_again_is_not_saved() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let (store, _) = Store::open(&path, start("a")).unwrap();
+        store.save(&config("mem:1G")).unwrap();
+        let said = store.save(&config(&"x".repeat(BYTES_MAX as usize))).unwrap_err().to_string();
+        assert!(said.contains("longer than"), "{said}");
+        drop(store);
+        let (_store, found) = Store::open(&path, start("a")).unwrap();
+        assert_eq!(found, Found::State(config("mem:1G")));
     }
 
     #[test]
