@@ -122,3 +122,32 @@ fn only(device: &str, name: Option<&str>, number: u32) -> Result<(), Failure> {
         _ => Err(Failure::missing(format!("{device} has one volume, which is number {NUMBER}"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Wishes;
+    use super::*;
+
+    /// As at the daemon's socket.
+    #[test]
+    fn calls_need_no_parameters_and_take_no_unknown_ones() {
+        // Nobody's number.
+        let id = u32::MAX;
+        let record = Record {
+            volume: "mem:1M".into(),
+            asked: "mem:1M".into(),
+            read_only: false,
+            program: None,
+            server: 0,
+            wishes: Wishes::default(),
+        };
+        let notes = Notes::new(id, &record);
+        let volume = volume::open("mem:1M", &volume::OpenOptions::default()).unwrap();
+        for method in ["volume_paths", "volume_maps", "volume_backends"] {
+            let call = |params| answer(id, &*volume, &notes, method, params);
+            assert_eq!(call(Value::Null), call(json!({})), "{method}");
+            assert!(call(Value::Null).is_ok(), "{method}");
+            assert_eq!(call(json!({"all": true})).unwrap_err().code, -32602, "{method}");
+        }
+    }
+}
