@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs::{self, Metadata, Permissions};
 use std::io::{self, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,6 +76,8 @@ impl ControlSocket {
     pub fn bind(path: &Path) -> Result<ControlSocket, SocketError> {
         let io_error = |source| SocketError::Io { path: path.to_owned(), source };
         check_place(path)?;
+        // By a name that is too long nobody could connect, though it can be given.
+        SocketAddr::from_pathname(path).map_err(io_error)?;
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock = store::lock(Path::new(&lock_path)).map_err(|error| match error {
@@ -296,6 +298,14 @@ mod tests {
         drop(ControlSocket::bind(&path).unwrap());
         let mut names = fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().path());
         assert_eq!((names.next(), names.next()), (Some(left), None), "all else is gone");
+    }
+
+    #[test]
+    fn a_name_by_which_nobody_could_connect_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s".repeat(108));
+        assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Io { .. })));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
