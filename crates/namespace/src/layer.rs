@@ -127,11 +127,6 @@ macro_rules! pass_to_child {
             self.child.last_guard()
         }
     };
-    (@ copied) => {
-        fn copied(&self) -> $crate::copy::CopyCounters {
-            self.child.copied()
-        }
-    };
     (@ cut) => {
         fn cut(&self) -> u64 {
             self.child.cut()

@@ -95,7 +95,7 @@ impl Namespace for Delay {
     pass_to_child!(refresh resize flush uuid keeps_blocks_whole takes_registered cut paths);
     pass_to_child!(numa_node each_program tune allocation copies_on_threads last_guard destination);
     pass_to_child!(volatile_epoch access writes_back write_off gives_checksums);
-    pass_to_child!(retry_delays lost snapshot nsid copied);
+    pass_to_child!(retry_delays lost snapshot nsid);
 
     fn uri(&self) -> String {
         format!("delay:{}({})", self.delays, self.child.uri())

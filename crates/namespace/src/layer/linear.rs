@@ -508,29 +508,3 @@ impl LinearQueue {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::layer::delay::{Delay, Delays};
-    use crate::layer::fault::{Fault, Rule};
-    use crate::layer::multipath::{Multipath, MultipathOptions};
-    use crate::layer::rate::{Rate, Rates};
-    use crate::null::Null;
-
-    #[test]
-    fn layers_above_tell_what_was_moved_here() {
-        let row = Linear::new(vec![Null::open(1 << 20, 9, None).unwrap()]).unwrap();
-        row.moved_bytes.store(4096, Ordering::Relaxed);
-        let rates = Rates { bytes: None, commands: Some(1) };
-        let above: [Arc<dyn Namespace>; 4] = [
-            Delay::new(row.clone(), Delays::default()),
-            Rate::new(row.clone(), rates),
-            Fault::new(row.clone(), Rule::default()),
-            Multipath::new(vec![row], MultipathOptions::default()).unwrap(),
-        ];
-        for volume in above {
-            assert_eq!(volume.copied().moved_bytes, 4096, "{}", volume.uri());
-        }
-    }
-}

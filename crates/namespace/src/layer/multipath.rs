@@ -32,7 +32,7 @@ mod numa;
 mod queue;
 mod tuning;
 
-use crate::copy::{CopyCounters, Located, OnThreads};
+use crate::copy::{Located, OnThreads};
 use crate::human::format_bytes;
 use crate::{Access, Lost, Namespace, PathReport, Queue, Run};
 use counters::Core;
@@ -381,11 +381,6 @@ impl Namespace for Multipath {
 
     fn lost(&self) -> Lost {
         self.paths.iter().map(|path| path.lost()).sum()
-    }
-
-    fn copied(&self) -> CopyCounters {
-        let moved_bytes = self.paths.iter().map(|path| path.copied().moved_bytes).sum();
-        CopyCounters { moved_bytes, ..CopyCounters::default() }
     }
 
     fn volatile_epoch(&self) -> u64 {
