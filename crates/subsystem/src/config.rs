@@ -104,7 +104,8 @@ pub struct PortId(pub u16);
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// Transport address (TRADDR). For an unspecified one (`0.0.0.0`, `::`) the discovery log tells
-    /// each host the address at which it reached the discovery controller.
+    /// each host the address at which it reached the discovery controller; hosts that did so by the
+    /// other address family are not told of the port.
     pub traddr: IpAddr,
     /// Transport service id (TRSVCID): the TCP port.
     pub trsvcid: u16,

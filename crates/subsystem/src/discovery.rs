@@ -8,6 +8,7 @@ use nvme::fabrics::CNTLID_DYNAMIC;
 use nvme::log::discovery::{
     EFLAG_DUPLICATE, EFLAG_PERSISTENT, Entry, Header, SubsystemType, TransportType,
 };
+use std::net::IpAddr;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Largest admin queue told to hosts.
@@ -19,16 +20,24 @@ const TREQ: u8 = 1 << 2;
 impl Target {
     /// The discovery log as `controller`'s host may see it: its header and one entry per port for
     /// discovery itself and for every subsystem that allows the host.
+    ///
+    /// Ports on all addresses of the other family are left out: nobody can say at which the host
+    /// would reach them.
     pub(crate) fn discovery_log(&self, controller: &Controller) -> Vec<u8> {
+        let local = controller.local_address.map(|address| address.to_canonical());
+        // With such ports the log depends on the address at which it is read.
+        let depends = self.ports.values().any(|port| port.traddr.is_unspecified());
         let mut entries = Vec::new();
         for (&id, port) in &self.ports {
-            let flags = EFLAG_DUPLICATE | EFLAG_PERSISTENT;
+            let Some(address) = told_address(port, local) else { continue };
+            let same = !depends || local == Some(address);
+            let flags = EFLAG_PERSISTENT | if same { EFLAG_DUPLICATE } else { 0 };
             let kind = SubsystemType::CURRENT_DISCOVERY;
-            entries.push(entry(controller, id, port, (&self.discovery_nqn, kind, flags)));
+            let place = (id, address, port.trsvcid);
+            entries.push(entry(place, (&self.discovery_nqn, kind, flags)));
             for subsystem in self.subsystems.values() {
                 if subsystem.allows(&controller.host_nqn) {
-                    let what = (&*subsystem.nqn, SubsystemType::NVM, 0);
-                    entries.push(entry(controller, id, port, what));
+                    entries.push(entry(place, (&subsystem.nqn, SubsystemType::NVM, 0)));
                 }
             }
         }
@@ -61,15 +70,21 @@ impl Target {
     }
 }
 
+/// Where a host that has reached us at `local` finds a port. A listener on all addresses is
+/// reachable at that one, if it is of its family: IPv6 listeners take no IPv4.
+fn told_address(port: &PortConfig, local: Option<IpAddr>) -> Option<IpAddr> {
+    match local {
+        Some(local) if port.traddr.is_unspecified() => {
+            (local.is_ipv4() == port.traddr.is_ipv4()).then_some(local)
+        }
+        _ => Some(port.traddr),
+    }
+}
+
 fn entry(
-    controller: &Controller,
-    id: PortId,
-    port: &PortConfig,
+    (id, address, trsvcid): (PortId, IpAddr, u16),
     (nqn, kind, flags): (&str, SubsystemType, u16),
 ) -> Entry {
-    let local = controller.local_address.map(|address| address.to_canonical());
-    // A listener on all addresses is reachable at the one that this host has found.
-    let address = local.filter(|_| port.traddr.is_unspecified()).unwrap_or(port.traddr);
     let mut entry = Entry::new_zeroed();
     entry.trtype = TransportType::TCP.0;
     entry.adrfam = adrfam(address).0;
@@ -79,7 +94,7 @@ fn entry(
     entry.cntlid = CNTLID_DYNAMIC.into();
     entry.asqsz = ADMIN_QUEUE_ENTRIES.into();
     entry.eflags = flags.into();
-    fill(&mut entry.trsvcid, &port.trsvcid.to_string());
+    fill(&mut entry.trsvcid, &trsvcid.to_string());
     fill(&mut entry.traddr, &address.to_string());
     fill(&mut entry.subnqn, nqn);
     entry

@@ -4,7 +4,7 @@ use nvme::event::AsyncEvent;
 use nvme::fabrics::DISCOVERY_NQN;
 use nvme::identify::{Cns, Controller};
 use nvme::log::Lid;
-use nvme::log::discovery::{Entry, Header};
+use nvme::log::discovery::{EFLAG_DUPLICATE, Entry, Header};
 use nvme::{Status, opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -53,20 +53,68 @@ fn the_log_tells_what_the_host_may_use() {
     assert_eq!(seen.len(), 1);
 }
 
-#[test]
-fn an_unspecified_port_is_told_as_the_address_that_was_reached() {
-    let (mut target, _) = target();
-    let traddr = "::".parse().unwrap();
-    let port = target.add_port(PortConfig { traddr, trsvcid: 4420 }).unwrap();
-    let origin = Origin { port, local_address: Some("::ffff:198.51.100.7".parse().unwrap()) };
-    let command = DISCOVERY.connect.command();
-    let data = DISCOVERY.data();
+/// Addresses of the ports as a host is told that has reached `port` at `local`, each with whether
+/// discovery there is said to tell the same.
+fn told_at(target: &mut Target, port: PortId, local: &str) -> Vec<(String, String, bool)> {
+    let origin = Origin { port, local_address: Some(local.parse().unwrap()) };
+    let (command, data) = (DISCOVERY.connect.command(), DISCOVERY.data());
     let connected = target.connect(origin, &command, data.as_bytes(), NOW).unwrap();
     assert!(connected.discovery);
-    Host::resume(&mut target, connected.controller).set_cc(ENABLE);
-    let (_, seen) = discover(&mut target, connected.controller);
-    let addresses: Vec<&str> = seen.iter().map(|(_, _, address)| &**address).collect();
-    assert_eq!(addresses, ["192.0.2.1", "192.0.2.1", "198.51.100.7", "198.51.100.7"]);
+    let mut host = Host::resume(target, connected.controller);
+    host.set_cc(ENABLE);
+    let log = host.log(Lid::DISCOVERY, 8192, 0);
+    let header = Header::read_from_bytes(&log[..1024]).unwrap();
+    let entries = log[1024..].chunks_exact(1024).take(header.numrec.get() as usize);
+    let entries: Vec<_> = entries.map(|entry| Entry::read_from_bytes(entry).unwrap()).collect();
+    // For each port itself, and one for its subsystem.
+    let told = entries.chunks_exact(2).map(|pair| {
+        let [own, subsystem] = pair else { unreachable!("pairs") };
+        assert_eq!((own.subtype, subsystem.subtype, subsystem.eflags.get()), (3, 2, 0));
+        assert_eq!((own.traddr, own.trsvcid), (subsystem.traddr, subsystem.trsvcid));
+        assert_eq!(own.adrfam, if text(&own.traddr).contains(':') { 2 } else { 1 });
+        let same = own.eflags.get() & EFLAG_DUPLICATE != 0;
+        (text(&own.traddr).to_owned(), text(&own.trsvcid).to_owned(), same)
+    });
+    told.collect()
+}
+
+#[test]
+fn an_unspecified_port_is_told_as_the_address_that_was_reached() {
+    let (mut target, first) = target();
+    let at = |address: &str, port: &str, same| (address.to_owned(), port.to_owned(), same);
+    assert_eq!(told_at(&mut target, first, "192.0.2.1"), [at("192.0.2.1", "4420", true)]);
+    let traddr = "0.0.0.0".parse().unwrap();
+    let port = target.add_port(PortConfig { traddr, trsvcid: 4421 }).unwrap();
+    for local in ["198.51.100.7", "::ffff:198.51.100.7"] {
+        assert_eq!(
+            told_at(&mut target, port, local),
+            [at("192.0.2.1", "4420", false), at("198.51.100.7", "4421", true)],
+        );
+    }
+    assert_eq!(
+        told_at(&mut target, first, "192.0.2.1"),
+        [at("192.0.2.1", "4420", true), at("192.0.2.1", "4421", true)],
+    );
+}
+
+#[test]
+fn an_unspecified_port_of_the_other_family_is_left_out() {
+    let (mut target, first) = target();
+    let mut add = |traddr: &str, trsvcid| {
+        target.add_port(PortConfig { traddr: traddr.parse().unwrap(), trsvcid }).unwrap()
+    };
+    let (four, six) = (add("0.0.0.0", 4421), add("::", 4421));
+    let at = |address: &str, port: &str, same| (address.to_owned(), port.to_owned(), same);
+    for (port, local) in [(four, "198.51.100.7"), (first, "198.51.100.7")] {
+        assert_eq!(
+            told_at(&mut target, port, local),
+            [at("192.0.2.1", "4420", false), at("198.51.100.7", "4421", true)],
+        );
+    }
+    assert_eq!(
+        told_at(&mut target, six, "2001:db8::7"),
+        [at("192.0.2.1", "4420", false), at("2001:db8::7", "4421", true)],
+    );
 }
 
 #[test]
