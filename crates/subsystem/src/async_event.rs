@@ -46,8 +46,7 @@ impl Notice {
 /// Requests held and events pending.
 #[derive(Debug, Default)]
 pub(crate) struct AsyncEvents {
-    /// The feature Asynchronous Event Configuration.
-    pub configuration: u32,
+    configuration: u32,
     /// Command identifiers of the requests held, oldest first.
     held: Vec<u16>,
     pending: u8,
@@ -58,6 +57,25 @@ impl AsyncEvents {
     /// Nothing held; `configuration` enables notices.
     pub fn new(configuration: u32) -> AsyncEvents {
         AsyncEvents { configuration, ..AsyncEvents::default() }
+    }
+
+    /// The feature Asynchronous Event Configuration.
+    pub fn configuration(&self) -> u32 {
+        self.configuration
+    }
+
+    /// Sets it. What is pending of notices that are off now is not sent any more.
+    pub fn configure(&mut self, configuration: u32) {
+        self.configuration = configuration;
+        for notice in NOTICES {
+            if !self.is_enabled(notice) {
+                self.pending &= !(notice as u8);
+            }
+        }
+    }
+
+    fn is_enabled(&self, notice: Notice) -> bool {
+        self.configuration & notice.configuration() != 0
     }
 
     /// Holds a request. The caller asks [`AsyncEvents::next`] afterwards.
@@ -75,7 +93,7 @@ impl AsyncEvents {
     /// Notes that something happened.
     pub fn raise(&mut self, notice: Notice) {
         let bit = notice as u8;
-        if self.configuration & notice.configuration() != 0 && self.masked & bit == 0 {
+        if self.is_enabled(notice) && self.masked & bit == 0 {
             self.pending |= bit;
         }
     }

@@ -174,7 +174,7 @@ impl Target {
                 if cdw11 & !controller.events_supported() != 0 {
                     return invalid;
                 }
-                controller.events.configuration = cdw11;
+                controller.events.configure(cdw11);
             }
             Fid::KEEP_ALIVE_TIMER => {
                 controller.keep_alive = KeepAlive::new(cdw11, now);
@@ -272,7 +272,7 @@ fn value(
             return Ok(Answer::result(queues_allocated(queues)));
         }
         Fid::WRITE_ATOMICITY => features.write_atomicity,
-        Fid::ASYNC_EVENT_CONFIGURATION => controller.events.configuration,
+        Fid::ASYNC_EVENT_CONFIGURATION => controller.events.configuration(),
         Fid::KEEP_ALIVE_TIMER => controller.keep_alive.kato_ms(),
         Fid::HOST_BEHAVIOR => {
             expect_length(command, size_of::<HostBehavior>() as u64)?;

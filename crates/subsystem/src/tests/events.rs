@@ -86,6 +86,24 @@ fn notices_can_be_turned_off() {
 }
 
 #[test]
+fn a_notice_that_waits_for_a_request_can_be_turned_off() {
+    let (mut target, port) = target();
+    let id = Host::connect(&mut target, port).id;
+    target.update_limits(NQN, 1, resized(8)).unwrap();
+    target.set_ana_state(NQN, port, 1, AnaState::CHANGE).unwrap();
+    let mut host = Host::resume(&mut target, id);
+    host.ok(&set_feature(0x0b, 1 << 11), &[]);
+    for cid in 1..=2 {
+        assert_eq!(host.await_event(cid), Reply::Held);
+    }
+    assert_eq!(completions(&drain(&mut target)), [(1, ANA_CHANGED)]);
+    Host::resume(&mut target, id).ok(&set_feature(0x0b, 1 << 8), &[]);
+    assert_eq!(completions(&drain(&mut target)), [], "as what changes while it is off");
+    target.update_limits(NQN, 1, resized(16)).unwrap();
+    assert_eq!(completions(&drain(&mut target)), [(2, NAMESPACE_CHANGED)]);
+}
+
+#[test]
 fn ana_changes_reach_the_controllers_of_their_port() {
     let (mut target, port) = target();
     let traddr = "192.0.2.2".parse().unwrap();
