@@ -9,6 +9,7 @@ use crate::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY, UNUSED_IDL
 use nvme::fabrics::{Cc, Csts};
 use nvme::limits::DiscardLimits;
 use nvme::log::{CHANGED_NAMESPACES_MAX, ErrorEntry};
+use nvme::opcode::io as opcode;
 use nvme::{Command, NSID_ALL, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -221,7 +222,7 @@ impl ErrorLog {
         entry.cid = command.cid;
         entry.status = (status.0 << 1).into();
         entry.location = 0xffff.into();
-        if sqid != 0 {
+        if sqid != 0 && has_block(command.opcode) {
             entry.lba = command.slba().into();
         }
         if command.opcode != nvme::opcode::admin::FABRICS {
@@ -233,6 +234,20 @@ impl ErrorLog {
         self.entries.truncate(ERROR_ENTRIES_MAX - 1);
         self.entries.push_front(entry);
     }
+}
+
+/// Whether dwords 10 and 11 of an I/O command are the first block that it is about.
+fn has_block(code: u8) -> bool {
+    matches!(
+        code,
+        opcode::READ
+            | opcode::WRITE
+            | opcode::COMPARE
+            | opcode::VERIFY
+            | opcode::WRITE_ZEROES
+            | opcode::WRITE_UNCORRECTABLE
+            | opcode::COPY
+    )
 }
 
 /// Namespaces that changed since the list was last read (NVMe Base 2.1, section 5.1.12.1.5).

@@ -99,6 +99,36 @@ fn errors_are_kept_newest_first() {
     assert_eq!(smart.error_entries[0].get(), 71);
 }
 
+#[test]
+fn an_error_has_a_block_where_its_command_has_one() {
+    let (mut target, port) = target();
+    let mut host = Host::connect(&mut target, port);
+    let with = [
+        opcode::io::READ,
+        opcode::io::WRITE,
+        opcode::io::COMPARE,
+        opcode::io::VERIFY,
+        opcode::io::WRITE_ZEROES,
+        opcode::io::WRITE_UNCORRECTABLE,
+        opcode::io::COPY,
+    ];
+    let without = [
+        opcode::io::FLUSH,
+        opcode::io::DATASET_MANAGEMENT,
+        opcode::io::RESERVATION_REGISTER,
+        opcode::admin::FABRICS,
+        opcode::io::VENDOR_FIRST,
+    ];
+    let opcodes = with.map(|code| (code, 55)).into_iter().chain(without.map(|code| (code, 0)));
+    for (code, lba) in opcodes {
+        let command = Command::blocks(code, 1, 55, 1);
+        host.target.note_error(host.id, 3, &command, Status::WRITE_FAULT);
+        let log = host.log(Lid::ERROR, 64, 0);
+        let entry = ErrorEntry::read_from_bytes(&log).unwrap();
+        assert_eq!((entry.opcode, entry.lba.get()), (code, lba), "{code:#x}");
+    }
+}
+
 /// What Linux demands of the effects log before an unprivileged process may pass a command.
 #[test]
 fn effects_let_unprivileged_commands_pass() {
