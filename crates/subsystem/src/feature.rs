@@ -77,8 +77,15 @@ impl Default for Features {
 }
 
 impl Features {
+    /// Whether a composite temperature is at or beyond one of its thresholds.
+    pub fn warns_of(&self, kelvin: u16) -> bool {
+        let kelvin = u32::from(kelvin);
+        kelvin >= self.over_temperature || kelvin <= self.under_temperature
+    }
+
     /// Bits of the Asynchronous Event Configuration that may be set; at first all are. Critical
-    /// warnings can be asked for and never happen.
+    /// warnings can be asked for and never come: the only one that there can be, of the temperature,
+    /// is in the SMART log from the command on that sets its threshold.
     pub fn events_supported(discovery: bool) -> u32 {
         if discovery {
             notice::DISCOVERY_CHANGE

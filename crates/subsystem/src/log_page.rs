@@ -20,6 +20,8 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// Composite temperature reported, in kelvin: a server room's 300 K.
 const TEMPERATURE_KELVIN: u16 = 300;
+/// Bit of the critical warnings: a temperature is at or beyond a threshold.
+const WARNING_TEMPERATURE: u8 = 1 << 1;
 
 /// Size of the ANA log with every group and every namespace, as hosts compute it.
 const ANA_LOG_BYTES_MAX: usize = size_of::<ana::Header>()
@@ -164,6 +166,8 @@ fn smart(controller: &Controller, statistics: &IoStatistics, now: Duration) -> V
     let wide = |value: u64| [U64::new(value), U64::new(0)];
     let units = |bytes: u64| wide(bytes.div_ceil(512_000));
     let mut log = Smart::new_zeroed();
+    let warns = controller.features.warns_of(TEMPERATURE_KELVIN);
+    log.critical_warning = if warns { WARNING_TEMPERATURE } else { 0 };
     log.temperature = TEMPERATURE_KELVIN.into();
     log.spare = 100;
     log.spare_threshold = 10;

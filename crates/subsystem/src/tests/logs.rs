@@ -129,6 +129,34 @@ fn an_error_has_a_block_where_its_command_has_one() {
     }
 }
 
+/// Linux's hwmon sets thresholds, and tells an alarm when the log does.
+#[test]
+fn smart_warns_of_the_temperature_as_the_thresholds_say() {
+    let (mut target, port) = target();
+    let mut host = Host::connect(&mut target, port);
+    let mut warns = |threshold: Option<u32>| {
+        if let Some(threshold) = threshold {
+            host.ok(&set_feature(0x04, threshold), &[]);
+        }
+        let smart = Smart::read_from_bytes(&host.log(Lid::SMART, 512, 0)).unwrap();
+        (smart.critical_warning, smart.temperature.get())
+    };
+    assert_eq!(warns(None), (0, 300));
+    let under = 1 << 20;
+    for (threshold, warning) in [
+        (300, 1 << 1),
+        (301, 0),
+        (299, 1 << 1),
+        (343, 0),
+        (under | 300, 1 << 1),
+        (under | 299, 0),
+        (under | 301, 1 << 1),
+        (under, 0),
+    ] {
+        assert_eq!(warns(Some(threshold)), (warning, 300), "{threshold:#x}");
+    }
+}
+
 /// What Linux demands of the effects log before an unprivileged process may pass a command.
 #[test]
 fn effects_let_unprivileged_commands_pass() {
