@@ -170,8 +170,8 @@ impl Target {
             Fid::ERROR_RECOVERY if cdw11 & 1 << 16 == 0 => {
                 controller.features.error_recovery = cdw11 & 0xffff;
             }
-            // A cache that is there is on; to turn it on is therefore no change.
-            Fid::VOLATILE_WRITE_CACHE if cdw11 & 1 == 1 => {}
+            // A cache that is there is on, and one that is not is off: to say so is no change.
+            Fid::VOLATILE_WRITE_CACHE if (cdw11 & 1 == 1) == subsystem.is_some_and(has_cache) => {}
             Fid::VOLATILE_WRITE_CACHE => return Err(Status::FEATURE_NOT_CHANGEABLE.dnr()),
             // NVMe Base 2.1, section 5.1.25.1.28: over fabrics Connect has set it.
             Fid::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.dnr()),
@@ -230,6 +230,12 @@ impl Controller {
     }
 }
 
+/// Whether any namespace has a volatile write cache.
+fn has_cache(subsystem: &Subsystem) -> bool {
+    let mut namespaces = subsystem.namespaces.values();
+    namespaces.any(|namespace| namespace.limits.volatile_write_cache)
+}
+
 fn queues_allocated(io_queues_max: u16) -> u64 {
     let max_z = u64::from(io_queues_max - 1);
     max_z | max_z << 16
@@ -269,11 +275,7 @@ fn value(
             _ => return Err(invalid),
         },
         Fid::ERROR_RECOVERY => features.error_recovery,
-        Fid::VOLATILE_WRITE_CACHE => {
-            let namespaces = subsystem.ok_or(invalid)?.namespaces.values();
-            let mut caches = namespaces.map(|namespace| namespace.limits.volatile_write_cache);
-            u32::from(caches.any(|cache| cache))
-        }
+        Fid::VOLATILE_WRITE_CACHE => u32::from(has_cache(subsystem.ok_or(invalid)?)),
         Fid::NUMBER_OF_QUEUES => {
             let queues = subsystem.ok_or(invalid)?.io_queues_max;
             return Ok(Answer::result(queues_allocated(queues)));
