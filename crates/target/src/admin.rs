@@ -85,6 +85,10 @@ impl Connection {
             return Ok(0);
         }
         let bytes = command.sgl().length.get();
+        // Without data its pointer does not matter: there are hosts that leave it all zeroes.
+        if bytes == 0 {
+            return Ok(0);
+        }
         if bytes > ADMIN_DATA_BYTES_MAX && !self.may_pass(inner, command, bytes) {
             return Err(Status::SGL_LENGTH_INVALID.dnr());
         }

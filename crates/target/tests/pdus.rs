@@ -466,6 +466,37 @@ fn damaged_conversations_harm_nobody() {
     rig.server.stop().expect("stops");
 }
 
+/// Hosts leave the data pointer of a command without data as it was.
+#[test]
+fn a_data_pointer_of_nothing_may_be_any() {
+    let rig = Rig::memory(1);
+    let (mut admin, _io) = rig.connect();
+    // Temperature Threshold has its value in dword 11.
+    let set = |value: u32| Command {
+        opcode: opcode::admin::SET_FEATURES,
+        cdw10: 4.into(),
+        cdw11: value.into(),
+        ..Command::default()
+    };
+    let zero = Sgl { identifier: 0, ..Sgl::transport(0) };
+    let keyed = Sgl { identifier: 0x40, ..zero };
+    let pointers = [zero, keyed, Sgl::transport(0), Sgl::in_capsule(9, 0)];
+    for (value, sgl) in (330..).zip(pointers) {
+        let mut command = admin.prepare(set(value), Bytes::None);
+        command.set_sgl(sgl);
+        let cid = admin.send(&command, Bytes::None);
+        admin.complete(cid).ok();
+        let get = Command { opcode: opcode::admin::GET_FEATURES, ..set(0) };
+        assert_eq!(admin.command(get, Bytes::None).ok().result, value.into());
+    }
+    // One that has data needs to say where.
+    let behavior = Command { cdw10: 0x16.into(), ..set(0) };
+    let mut command = admin.prepare(behavior, Bytes::None);
+    command.set_sgl(zero);
+    let cid = admin.send(&command, Bytes::None);
+    admin.complete(cid).refused(Status::SGL_TYPE_INVALID.dnr());
+}
+
 #[test]
 fn sgl_descriptors_that_are_not_the_data_are_refused() {
     let rig = Rig::memory(1);
