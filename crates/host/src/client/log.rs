@@ -9,8 +9,13 @@ use zerocopy::FromBytes;
 
 /// Bytes of a log page that are read at most.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
-/// Bytes read with one command: no controller's MDTS is below one page of memory.
-const PIECE_BYTES: usize = 4096;
+/// Bytes that are read with one command of any controller: no MDTS is below one page of memory,
+/// which has 4 KiB at least.
+const PAGE_BYTES: usize = 4096;
+/// As a power of two the pages that are read with one command at most, if MDTS allows more or any: 1 MiB.
+const MDTS_MAX: u8 = 8;
+/// LPA: log pages have offsets.
+const OFFSETS: u8 = 1 << 2;
 /// ANA groups that are read at most; with more, the log would not fit one command of 128 KiB.
 const GROUPS_MAX: u32 = 4095;
 
@@ -99,8 +104,9 @@ impl AnaGroups {
 }
 
 impl Client {
-    /// `bytes` bytes of a log page, a multiple of four, read in pieces of 4 KiB; with an offset
-    /// that counts entries, with one command.
+    /// `bytes` bytes of a log page, a multiple of four, read with one command if the controller
+    /// takes so many, or has no offsets, or `page`'s counts entries. Otherwise it is read in pieces,
+    /// and only the last clears the event, if it is to be.
     ///
     /// # Errors
     /// More than [`LOG_BYTES_MAX`] are asked for, the controller refuses, or the connection failed.
@@ -114,18 +120,27 @@ impl Client {
             return Err(self.failed(&doing, Reason::Field { field: "NUMD", value: bytes }));
         }
         let mut data = vec![0; bytes as usize];
-        if page.index_offset {
-            let command = page.command(page.offset, data.len());
-            self.execute(command, Payload::Receive(&mut data), &doing)?;
-            return Ok(data);
-        }
-        let mut offset = page.offset;
-        for piece in data.chunks_mut(PIECE_BYTES) {
-            let command = page.command(offset, piece.len());
+        let whole = page.index_offset || data.len() <= PAGE_BYTES;
+        let piece_bytes = if whole { data.len() } else { self.log_piece_bytes(data.len())? };
+        let (mut offset, last) = (page.offset, data.len().div_ceil(piece_bytes) - 1);
+        for (index, piece) in data.chunks_mut(piece_bytes).enumerate() {
+            let retain_event = page.retain_event || index < last;
+            let command = LogPage { retain_event, ..*page }.command(offset, piece.len());
             offset = offset.saturating_add(piece.len() as u64);
             self.execute(command, Payload::Receive(piece), &doing)?;
         }
         Ok(data)
+    }
+
+    /// In pieces of how many bytes a log page of `bytes` is read. Linux' target takes no offset into
+    /// its ANA log although it says that it takes them: what one command can bring, one does.
+    fn log_piece_bytes(&mut self, bytes: usize) -> Result<usize, ClientError> {
+        let controller = self.identify_controller()?;
+        if controller.lpa & OFFSETS == 0 {
+            return Ok(bytes);
+        }
+        let shift = if controller.mdts == 0 { MDTS_MAX } else { controller.mdts.min(MDTS_MAX) };
+        Ok(PAGE_BYTES << shift)
     }
 
     /// The whole discovery log (NVMe Base 2.1, section 5.1.12.3.1): its head is read again after
