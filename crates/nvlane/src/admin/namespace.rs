@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use zerocopy::FromBytes;
 
-/// NSFEAT bit: NPWG, NPWA, NPDG, NPDA and NOWS are valid.
-const OPTIMAL_IO: u8 = 1 << 4;
+/// OPTPERF in bits 5:4 of NSFEAT: NPWG, NPWA and NOWS are valid where any is set.
+const OPTIMAL_WRITES: u8 = 0b11 << 4;
+/// NPDG and NPDA are valid as well; without it NPDGL and NPDAL, of another structure, replace them.
+const OPTIMAL_DEALLOCATION: u8 = 1 << 4;
 
 /// The structure. Names are nvme-cli's.
 pub const TABLE: Table = Table {
@@ -24,7 +26,11 @@ const FIELDS: &[Field] = &[
     hex("ncap", 8, 8),
     hex("nuse", 16, 8),
     hex("nsfeat", 24, 1).bits(&[
-        bit(4, "NPWG, NPWA, NPDG, NPDA and NOWS"),
+        value(
+            5,
+            4,
+            "Optimal I/O: 0 not reported, 1 NPWG, NPWA, NPDG, NPDA and NOWS, 2 NPDGL and NPDAL for NPDG and NPDA, 3 all",
+        ),
         either(3, "NGUID and EUI64 may be reused", "NGUID and EUI64 are never reused"),
         bit(2, "Deallocated or Unwritten Logical Block error"),
         bit(1, "Namespace atomic units NAWUN, NAWUPF and NACWU"),
@@ -100,8 +106,12 @@ const FIELDS: &[Field] = &[
 ];
 
 fn shows(field: &Field, data: &[u8]) -> bool {
-    let optimal = matches!(field.name, "npwg" | "npwa" | "npdg" | "npda" | "nows");
-    !optimal || data[24] & OPTIMAL_IO != 0
+    let any_of = match field.name {
+        "npwg" | "npwa" | "nows" => OPTIMAL_WRITES,
+        "npdg" | "npda" => OPTIMAL_DEALLOCATION,
+        _ => return true,
+    };
+    data[24] & any_of != 0
 }
 
 /// The LBA formats that there are, and the one in use.
@@ -177,12 +187,34 @@ mod tests {
         ] {
             assert_eq!(json[name], value, "{name}");
         }
-        assert_eq!(json.get("npwg"), None, "not valid");
-        data.nsfeat = OPTIMAL_IO;
-        assert_eq!(TABLE.json(data.as_bytes())["npwg"], 7);
         let text = TABLE.text(data.as_bytes(), false);
         assert!(text.starts_with("nsze    : 0x100000001\n"), "{text}");
         assert!(text.contains("lbaf  1 : ms:0   lbads:12 rp:0 (in use)\n"), "{text}");
         assert!(TABLE.text(data.as_bytes(), true).contains("Data Size: 4096 bytes"));
+    }
+
+    #[test]
+    fn fields_of_optimal_io_are_shown_where_they_are_valid() {
+        let mut data = Namespace::new_zeroed();
+        (data.npwg_z, data.npwa_z, data.nows_z) = (7.into(), 8.into(), 9.into());
+        (data.npdg_z, data.npda_z) = (10.into(), 11.into());
+        for (optperf, writes, deallocation) in
+            [(0b00, false, false), (0b01, true, true), (0b10, true, false), (0b11, true, true)]
+        {
+            data.nsfeat = optperf << 4 | 0b1111;
+            let json = TABLE.json(data.as_bytes());
+            for (name, value, valid) in [
+                ("npwg", 7, writes),
+                ("npwa", 8, writes),
+                ("npdg", 10, deallocation),
+                ("npda", 11, deallocation),
+                ("nows", 9, writes),
+            ] {
+                assert_eq!(json.get(name), valid.then_some(&json!(value)), "{optperf:#b}: {name}");
+            }
+            let text = TABLE.text(data.as_bytes(), true);
+            let bits = format!("  [5:4] : {}\tOptimal I/O: ", hex_text(optperf.into()));
+            assert!(text.contains(&bits), "{text}");
+        }
     }
 }
