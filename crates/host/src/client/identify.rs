@@ -47,10 +47,14 @@ pub struct Descriptor {
     pub id: Vec<u8>,
 }
 
-/// The format that a namespace has: FLBAS bits 3:0, and bits 6:5 above them (NVM 1.1, Figure 114).
+/// The format that a namespace has.
 pub fn lba_format(namespace: &identify::Namespace) -> LbaFormat {
-    let index = namespace.flbas & 0xf | namespace.flbas >> 1 & 0x30;
-    namespace.lbaf[usize::from(index)]
+    namespace.lbaf[lba_format_index(namespace)]
+}
+
+/// Its index, below 64: FLBAS bits 3:0, and bits 6:5 above them (NVM 1.1, Figure 114).
+pub fn lba_format_index(namespace: &identify::Namespace) -> usize {
+    usize::from(namespace.flbas & 0xf | namespace.flbas >> 1 & 0x30)
 }
 
 impl Client {

@@ -2,7 +2,7 @@
 //! table.
 
 use super::fields::{Field, More, Table, bit, bytes, decimal, either, hex, hex_text, value};
-use host::client::lba_format;
+use host::client::lba_format_index;
 use nvme::identify::{DATA_BYTES, LbaFormat, Namespace};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -114,13 +114,13 @@ fn shows(field: &Field, data: &[u8]) -> bool {
     data[24] & any_of != 0
 }
 
-/// The LBA formats that there are, and the one in use.
-fn formats(data: &[u8]) -> (Vec<LbaFormat>, LbaFormat) {
+/// The LBA formats that there are, and the index of the one in use.
+fn formats(data: &[u8]) -> (Vec<LbaFormat>, usize) {
     let namespace = Namespace::ref_from_bytes(data).expect("a whole structure of bytes");
     // NLBAF is zero-based; formats with attributes of their own follow (NULBAF).
     let count = usize::from(namespace.nlbaf_z) + 1 + usize::from(data[82]);
     let formats = namespace.lbaf.iter().copied().take(count).collect();
-    (formats, lba_format(namespace))
+    (formats, lba_format_index(namespace))
 }
 
 fn formats_text(data: &[u8], human: bool) -> String {
@@ -132,7 +132,7 @@ fn formats_text(data: &[u8], human: bool) -> String {
         let (ms, rp) = (ms.get(), rp & 3);
         let words = PERFORMANCE[usize::from(rp)];
         let rp = hex_text(rp.into());
-        let used = if *format == used { " (in use)" } else { "" };
+        let used = if index == used { " (in use)" } else { "" };
         let _ = if human {
             let bytes = 1u64.checked_shl((*lbads).into()).unwrap_or(0);
             writeln!(
@@ -215,6 +215,23 @@ mod tests {
             let text = TABLE.text(data.as_bytes(), true);
             let bits = format!("  [5:4] : {}\tOptimal I/O: ", hex_text(optperf.into()));
             assert!(text.contains(&bits), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_format_is_in_use_of_several_that_are_alike() {
+        let mut data = Namespace::new_zeroed();
+        (data.nlbaf_z, data.lbaf) = (40, [LbaFormat { lbads: 12, ..LbaFormat::new_zeroed() }; 64]);
+        // Bits 6:5 are above bits 3:0.
+        for (flbas, used) in [(0, 0), (2, 2), (0x10 | 2, 2), (1 << 5 | 3, 19), (2 << 5, 32)] {
+            data.flbas = flbas;
+            for human in [false, true] {
+                let text = TABLE.text(data.as_bytes(), human);
+                let mut marked = text.lines().filter(|line| line.contains("(in use)"));
+                let line = marked.next().expect("one is in use").to_lowercase();
+                assert!(line.contains(&format!(" {used:2} :")), "{line}");
+                assert_eq!(marked.next(), None, "another one");
+            }
         }
     }
 }
