@@ -50,7 +50,7 @@ use namespace::copy::Other;
 use nvme::limits::Passthrough;
 use nvme::{Limits, NSID_ALL, Status, opcode};
 use overlaps::Overlaps;
-use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
+use reactor::{Buffer, BufferPool, Config, Drive, Interval, Reactor};
 use std::cell::{Cell, RefCell};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -145,7 +145,7 @@ struct Open {
     /// What it could do at some time: asking costs locks where the volume is remote.
     limits: RefCell<Limits>,
     /// When it is asked again.
-    ask_at: Cell<Instant>,
+    age: Interval,
     /// It is also looked at then whether it has changed its size: that waits for no device.
     looks: bool,
     /// Ordinary memory must lie at a multiple of this, or is copied.
@@ -226,7 +226,6 @@ impl Session {
         let alignment = if direct { limits.block_bytes() as usize } else { 1 };
         let id = VolumeId(NEXT.fetch_add(1, Ordering::Relaxed));
         let limits = RefCell::new(limits);
-        let ask_at = Cell::new(Instant::now() + LIMITS_AGE);
         let vectors_pages = namespace.vectors_pages();
         let unaligned_max = match vectors_pages {
             0 => usize::MAX,
@@ -237,7 +236,7 @@ impl Session {
             id,
             sides,
             limits,
-            ask_at,
+            age: Interval::new(LIMITS_AGE),
             looks,
             alignment,
             vectors_pages,
@@ -412,29 +411,29 @@ impl Open {
     /// is now, as a server does, and limits are asked for before anything is refused; a volume that has shrunk in
     /// between refuses by itself.
     #[inline]
-    fn check(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+    fn check(&self, submission: &Submission, reactor: &Reactor) -> Result<usize, Status> {
         if submission.admin {
             self.check_nsid(submission)?;
         }
-        if now < self.ask_at.get()
+        if !self.age.is_over(reactor)
             && let Ok(bytes) = check::check(submission, &self.limits.borrow())
         {
             return Ok(bytes);
         }
-        self.check_anew(submission, now)
+        self.check_anew(submission, reactor)
     }
 
     /// The same of a command with data in several pieces.
-    fn check_pieces(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+    fn check_pieces(&self, submission: &Submission, reactor: &Reactor) -> Result<usize, Status> {
         if submission.admin {
             self.check_nsid(submission)?;
         }
-        if now < self.ask_at.get()
+        if !self.age.is_over(reactor)
             && let Ok(bytes) = check::check_pieces(submission, &self.limits.borrow())
         {
             return Ok(bytes);
         }
-        self.look(now);
+        self.look(reactor);
         check::check_pieces(submission, &self.ask())
     }
 
@@ -482,26 +481,26 @@ impl Open {
     }
 
     #[cold]
-    fn check_anew(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+    fn check_anew(&self, submission: &Submission, reactor: &Reactor) -> Result<usize, Status> {
         // Of those the length is not known here.
         if submission.is_in_pieces() {
             return Err(Status::INVALID_FIELD.dnr());
         }
-        self.look(now);
+        self.look(reactor);
         check::check(submission, &self.ask())
     }
 
     /// Looks what the volume is now, if that was long ago.
     #[inline]
-    fn look(&self, now: Instant) {
-        if now >= self.ask_at.get() {
-            self.look_now(now);
+    fn look(&self, reactor: &Reactor) {
+        if self.age.is_over(reactor) {
+            self.look_now(reactor);
         }
     }
 
     #[cold]
-    fn look_now(&self, now: Instant) {
-        self.ask_at.set(now + LIMITS_AGE);
+    fn look_now(&self, reactor: &Reactor) {
+        self.age.restart(reactor);
         if self.looks {
             self.refresh();
         }

@@ -12,7 +12,7 @@ use crate::{Access, AccessWatcher, Data, Queue, Request};
 use association::retry::{Retry, may_retry};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
-use reactor::{Complete, FixedFile, Reactor};
+use reactor::{Complete, FixedFile, Interval, Reactor};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -81,7 +81,7 @@ pub(super) struct DeviceQueue {
     /// Of Copies under way.
     lists: RefCell<Lists>,
     /// When it is next looked whether the namespace's blocks are what they were.
-    look_at: Cell<Instant>,
+    look: Interval,
     /// The device was removed.
     gone: Cell<bool>,
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
@@ -119,7 +119,7 @@ impl DeviceQueue {
             left: RefCell::default(),
             admin_refused: Cell::new(None),
             retries: Rc::new(Retries { queue: me.clone(), waiting: RefCell::default() }),
-            look_at: Cell::new(Instant::now() + LOOK_EVERY),
+            look: Interval::new(LOOK_EVERY),
             gone: Cell::new(false),
             watcher: RefCell::default(),
         }))
@@ -204,9 +204,8 @@ impl DeviceQueue {
     #[inline]
     fn check(&self, request: &Request, extents: &Extents) -> Result<(), Status> {
         let (command, limits) = (&request.command, &self.device.limits);
-        let now = self.reactor.now();
-        if now >= self.look_at.get() {
-            self.look_at.set(now + LOOK_EVERY);
+        if self.look.is_over(&self.reactor) {
+            self.look.restart(&self.reactor);
             self.device.look_aside();
         }
         self.device.shape.check()?;

@@ -105,7 +105,7 @@ fn start_group(
         return Err(Reason::Overlap);
     }
     core.fresh.set(true);
-    flights.look(core.reactor.now());
+    flights.look(&core.reactor);
     let group = flights.begin(targets.len() as u32, first.id(), is_private);
     for (number, (volume, sdlba)) in targets.iter().enumerate() {
         let submission = Submission::copy_to(*sdlba).token(token);

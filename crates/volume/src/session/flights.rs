@@ -12,7 +12,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 /// The bit of an opcode that tells that data goes to the host (NVMe Base 2.1, Figure 91).
 const READS: u8 = 2;
@@ -105,9 +104,9 @@ impl Flights {
     }
 
     /// Looks what the volumes are now, if that was long ago: a Copy may be from any of them.
-    pub(super) fn look(&self, now: Instant) {
+    pub(super) fn look(&self, reactor: &Reactor) {
         let opens = self.opens.borrow();
-        opens.iter().filter_map(|(open, _)| open.upgrade()).for_each(|open| open.look(now));
+        opens.iter().filter_map(|(open, _)| open.upgrade()).for_each(|open| open.look(reactor));
     }
 
     /// Commands that wait to be reaped.
@@ -158,13 +157,13 @@ impl Flights {
             return Err(Rejected { reason: Reason::Full, submission });
         };
         if copy::is_copy(&submission) {
-            self.look(reactor.now());
+            self.look(reactor);
             let limits = open.sides.namespace.limits();
             if limits.copy.is_offered() {
                 return self.start_copy(open, index, submission, &limits);
             }
         }
-        let checked = open.check(&submission, reactor.now());
+        let checked = open.check(&submission, reactor);
         if let Ok(bytes) = checked
             && (is_misplaced(&submission, bytes, open.alignment)
                 || open.is_scattered(&submission.data, bytes))
@@ -202,7 +201,7 @@ impl Flights {
         index: u32,
         submission: Submission,
     ) -> Result<(), Rejected> {
-        let checked = open.check_pieces(&submission, reactor.now());
+        let checked = open.check_pieces(&submission, reactor);
         let as_they_are = open.takes_pieces(&submission);
         // What has to be copied is to have room in the pool.
         let fits = |bytes: &usize| as_they_are || *bytes <= BufferPool::buffer_len_max();
