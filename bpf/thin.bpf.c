@@ -4,21 +4,34 @@
  */
 #include "nvlane_bpf.h"
 #define CHUNK(r) (1u << 20 >> (r)->block_shift)	/* blocks */
-#define ROOM(r, i) ((__s64)((r)->backend[i].blocks / CHUNK(r) - used[i]))
+#define PLACES (1 << 18)
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << 18);
+	__uint(max_entries, PLACES + NVLANE_BACKENDS_MAX);
 	__type(key, __u32);
 	__type(value, __u64);	/* backend << 32 | chunk; 0, the first one, has zeroes for ever */
-} places SEC(".maps");
-__u64 used[NVLANE_BACKENDS_MAX];
+} places SEC(".maps");		/* behind them, so that one never stays without the other: how many each backend has given */
+
+static __always_inline __u64 *used(__u32 backend)
+{
+	__u32 index = PLACES + backend;
+
+	return bpf_map_lookup_elem(&places, &index);
+}
+
+static __always_inline __s64 room(struct nvlane_request *r, __u32 backend)
+{
+	__u64 *given = used(backend);
+
+	return given ? r->backend[backend & (NVLANE_BACKENDS_MAX - 1)].blocks / CHUNK(r) - *given : 0;
+}
 
 NVLANE_SETUP(d)
 {
 	d->flags = NVLANE_ONE_PLACE;
 	d->blocks *= 4;
 	d->blocks_max = d->blocks_max < CHUNK(d) ? d->blocks_max : CHUNK(d);
-	return d->blocks < 4 * CHUNK(d) || d->blocks / CHUNK(d) >= 1 << 18;
+	return d->blocks < 4 * CHUNK(d) || d->blocks / CHUNK(d) >= PLACES;
 }
 
 NVLANE_ROUTE(r)
@@ -41,16 +54,17 @@ NVLANE_ROUTE(r)
 
 NVLANE_DEFERRED(r)	/* gives what has none a place; queues that do so for the same one at once use up several */
 {
-	__u64 i, best = 0, mine, *place;
+	__u64 i, best = 0, mine, *place, *given;
 	__u32 index = r->start / CHUNK(r);
 
 	while ((__u64)index * CHUNK(r) < r->start + r->blocks) {
 		place = bpf_map_lookup_elem(&places, &index);
 		for (i = 0; i < r->backends; i++)
-			best = ROOM(r, i) > ROOM(r, best) ? i : best;
-		if (!place || (!*place && ROOM(r, best) < 2))
+			best = room(r, i) > room(r, best) ? i : best;
+		given = used(best);
+		if (!place || !given || (!*place && room(r, best) < 2))
 			return nvlane_complete(r, NVLANE_NO_SPACE);
-		mine = *place ? 0 : 1 + __sync_fetch_and_add(&used[best], 1);
+		mine = *place ? 0 : 1 + __sync_fetch_and_add(given, 1);
 		if (mine && mine < r->backend[best].blocks / CHUNK(r))
 			__sync_val_compare_and_swap(place, 0, best << 32 | mine);
 		index += *place != 0;

@@ -28,9 +28,12 @@ fn open(uri: &str) -> Arc<dyn Namespace> {
 fn replace(volume: &dyn Namespace, name: &str) -> Result<Replaced, ProgramError> {
     let uri = program(name, "");
     let path = uri.trim_start_matches("bpf:").trim_end_matches("()");
-    let object = std::fs::read(path).expect(path);
+    put(volume, &std::fs::read(path).expect(path), path)
+}
+
+fn put(volume: &dyn Namespace, object: &[u8], path: &str) -> Result<Replaced, ProgramError> {
     let mut outcome = None;
-    volume.each_program(&mut |program| outcome = Some(program.replace(&object, path.to_owned())));
+    volume.each_program(&mut |program| outcome = Some(program.replace(object, path.to_owned())));
     outcome.expect("the volume has a program")
 }
 
@@ -227,6 +230,26 @@ fn a_bitmap_stays_and_with_it_what_was_written() {
     assert_eq!(replaced.dropped, ["written"]);
     assert_eq!(replace(&*volume, "snapshot").expect("it fits").fresh, ["written"]);
     assert_eq!(core.read(7, 1, BLOCK).data, vec![0; BLOCK]);
+}
+
+#[test]
+fn another_build_of_thin_gives_no_place_twice() {
+    const CHUNK: u64 = (1 << 20) / BLOCK as u64;
+    let uri = program("thin", "mem:8M,mem:8M");
+    let path = uri.trim_start_matches("bpf:").split('(').next().expect("a path").to_owned();
+    let volume = open(&uri);
+    let core = Core::start(Arc::clone(&volume));
+    for round in 0..6 {
+        let byte = 1 + round as u8;
+        assert_eq!(core.write(round * CHUNK, vec![byte; BLOCK], BLOCK), Status::SUCCESS);
+        // The same instructions in a file that is not the same, byte by byte.
+        let mut object = std::fs::read(&path).expect("it is there");
+        object.push(byte);
+        assert_eq!(put(&*volume, &object, &path).expect("it fits").kept, ["places"]);
+    }
+    for round in 0..6 {
+        assert_eq!(core.read(round * CHUNK, 1, BLOCK).data, vec![1 + round as u8; BLOCK]);
+    }
 }
 
 #[test]
