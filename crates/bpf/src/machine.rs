@@ -661,14 +661,9 @@ impl<C: Context + ?Sized> Run<'_, C> {
                 // All of it is there before anything changes.
                 self.memory.load::<1>(value)?;
                 self.memory.load::<1>(value.wrapping_add(u64::from(definition.value_bytes) - 1))?;
-                match map.place(bytes, core, flags) {
-                    Ok(place) => {
-                        let size = definition.value_bytes;
-                        map.fill(place, |at| self.value(value, at, size))?;
-                        Ok(0)
-                    }
-                    Err(number) => Ok(errno(number)),
-                }
+                let size = definition.value_bytes;
+                let updated = map.update(bytes, core, flags, |at| self.value(value, at, size))?;
+                Ok(updated.map_or_else(errno, |()| 0))
             }
             helper::MAP_DELETE => Ok(map.remove(bytes).map_or_else(errno, |()| 0)),
             _ => Err(FaultKind::NoHelper),

@@ -86,6 +86,10 @@ impl MapDefinition {
     }
 }
 
+/// Entries of a hash map that are told of at once, and bytes of their values.
+const PIECE_ENTRIES: u32 = 256;
+const PIECE_BYTES: u32 = 64 << 10;
+
 /// Bytes of a cache line: what one core writes often is not in another's.
 const LINE: u64 = 64;
 
@@ -172,24 +176,41 @@ impl Map {
         if self.cores > 1 { core % self.cores * self.core_stride } else { 0 }
     }
 
-    /// Where the value of `key` is to be written, by the rules of `flags` (`BPF_ANY` 0, `BPF_NOEXIST` 1,
-    /// `BPF_EXIST` 2); an errno if nowhere. A new entry has some old value.
-    pub(crate) fn place(&self, key: &[u8], core: usize, flags: u64) -> Result<usize, i64> {
+    /// Gives `key` the value of which `word` gives eight bytes each, by the rules of `flags` (`BPF_ANY` 0, `BPF_NOEXIST` 1,
+    /// `BPF_EXIST` 2); an errno if it does not. Of a hash map nobody finds a key before its value is there.
+    pub(crate) fn update(
+        &self,
+        key: &[u8],
+        core: usize,
+        flags: u64,
+        word: impl FnMut(u32) -> Result<u64, FaultKind>,
+    ) -> Result<Result<(), i64>, FaultKind> {
         if self.definition.read_only || flags > 2 {
-            return Err(EINVAL);
+            return Ok(Err(EINVAL));
         }
         let Some(table) = &self.table else {
-            let place = self.find(key, core).ok_or(E2BIG)?;
-            return if flags == 1 { Err(EEXIST) } else { Ok(place) };
+            return match self.find(key, core) {
+                None => Ok(Err(E2BIG)),
+                Some(_) if flags == 1 => Ok(Err(EEXIST)),
+                Some(place) => self.fill(place, word).map(Ok),
+            };
         };
+        // Until the value is there: the entry could be another key's meanwhile.
         let mut table = table.write().expect("nobody panics with it");
-        let stride = self.definition.stride();
-        match (table.find(key), flags) {
-            (Some(_), 1) => Err(EEXIST),
-            (Some(index), _) => Ok(index as usize * stride),
-            (None, 2) => Err(ENOENT),
-            (None, _) => Ok(table.insert(key).ok_or(E2BIG)? as usize * stride),
+        let (index, is_new) = match (table.find(key), flags) {
+            (Some(_), 1) => return Ok(Err(EEXIST)),
+            (Some(index), _) => (index, false),
+            (None, 2) => return Ok(Err(ENOENT)),
+            (None, _) => match table.insert(key) {
+                Some(index) => (index, true),
+                None => return Ok(Err(E2BIG)),
+            },
+        };
+        let filled = self.fill(index as usize * self.definition.stride(), word);
+        if filled.is_err() && is_new {
+            table.remove(key);
         }
+        filled.map(Ok)
     }
 
     /// Takes an entry away; its value may be somebody else's from now on, as in the kernel.
@@ -200,7 +221,8 @@ impl Map {
     }
 
     /// Calls `each` with every entry's key and values, one for each core that has its own. For arrays, with
-    /// those that are not all zero, but for variables always: they do not begin as zeroes.
+    /// those that are not all zero, but for variables always: they do not begin as zeroes. Of a hash map it sees those that
+    /// stay meanwhile; programs that change it wait for no more than a piece of it.
     pub fn entries(&self, mut each: impl FnMut(&[u8], &[Vec<u8>])) {
         let mut values = vec![vec![0; self.definition.value_bytes as usize]; self.cores];
         let mut tell = |key: &[u8], index: u32, always: bool| {
@@ -216,14 +238,23 @@ impl Map {
             None => (0..self.definition.entries)
                 .for_each(|index| tell(&index.to_le_bytes(), index, self.definition.is_variables)),
             Some(table) => {
-                let table = table.read().expect("nobody panics with it");
-                table.each(|key, index| tell(key, index, true));
+                let (entries, piece) = (self.definition.entries, self.piece());
+                for first in (0..entries).step_by(piece as usize) {
+                    let table = table.read().expect("nobody panics with it");
+                    let these = first..first.saturating_add(piece).min(entries);
+                    table.each(these, |key, index| tell(key, index, true));
+                }
             }
         }
     }
 
-    /// Copies a value into the place that [`Map::place`] has told.
-    pub(crate) fn fill(
+    /// Entries of a hash map that are looked at while nobody may change it.
+    fn piece(&self) -> u32 {
+        (PIECE_BYTES / self.definition.value_bytes.max(1)).clamp(1, PIECE_ENTRIES)
+    }
+
+    /// Copies a value to where one begins.
+    fn fill(
         &self,
         place: usize,
         mut word: impl FnMut(u32) -> Result<u64, FaultKind>,
@@ -243,6 +274,9 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+    use std::{mem, thread};
 
     #[test]
     fn variables_are_told_though_all_are_zero() {
@@ -268,5 +302,78 @@ mod tests {
         // Arrays begin as zeroes everywhere.
         let array = MapDefinition { is_variables: false, initial: Vec::new(), ..definition };
         assert!(told(&Map::new(array, 1)).is_empty());
+    }
+
+    fn hash(entries: u32) -> Map {
+        let definition = MapDefinition {
+            name: "hash".to_owned(),
+            kind: MapKind::Hash,
+            key_bytes: 4,
+            value_bytes: 16,
+            entries,
+            initial: Vec::new(),
+            read_only: false,
+            is_variables: false,
+        };
+        Map::new(definition, 1)
+    }
+
+    fn put(map: &Map, key: u32, value: u64) {
+        assert_eq!(map.update(&key.to_le_bytes(), 0, 0, |_| Ok(value)), Ok(Ok(())));
+    }
+
+    #[test]
+    fn a_key_is_found_with_its_value_or_not_at_all() {
+        let map = hash(4);
+        let (key, (sender, receiver)) = (7_u32.to_le_bytes(), mpsc::channel());
+        thread::scope(|scope| {
+            let mut is_first = true;
+            let updated = map.update(&key, 0, 0, |_| {
+                if mem::take(&mut is_first) {
+                    let (sender, map) = (sender.clone(), &map);
+                    scope.spawn(move || {
+                        let place = map.find(&key, 0);
+                        sender.send(place.map(|at| map.region.load::<8>(at as u32 + 8))).unwrap();
+                    });
+                    let found = receiver.recv_timeout(Duration::from_millis(100));
+                    assert!(found.is_err(), "found before its value is there: {found:?}");
+                }
+                Ok(9)
+            });
+            assert_eq!(updated, Ok(Ok(())));
+            assert_eq!(receiver.recv(), Ok(Some(Ok(9))));
+        });
+        // What faults midway leaves no key.
+        let other = 8_u32.to_le_bytes();
+        let fails = |at| if at > 0 { Err(FaultKind::OutOfBounds) } else { Ok(1) };
+        assert_eq!(map.update(&other, 0, 0, fails), Err(FaultKind::OutOfBounds));
+        assert_eq!((map.find(&other, 0), map.update(&key, 0, 0, fails).is_err()), (None, true));
+        assert!(map.find(&key, 0).is_some(), "it was there before");
+    }
+
+    #[test]
+    fn a_large_map_can_be_changed_while_it_is_told() {
+        let map = hash(8 * PIECE_ENTRIES + 1);
+        (0..8 * PIECE_ENTRIES).for_each(|key| put(&map, key, 1));
+        let (sender, receiver) = mpsc::channel();
+        let (mut told, mut changed_at) = (0, None);
+        thread::scope(|scope| {
+            map.entries(|_, _| {
+                told += 1;
+                if told == 1 {
+                    let (sender, map) = (sender.clone(), &map);
+                    scope.spawn(move || {
+                        put(map, u32::MAX, 2);
+                        sender.send(()).unwrap();
+                    });
+                }
+                if changed_at.is_none() {
+                    changed_at =
+                        receiver.recv_timeout(Duration::from_millis(1)).ok().map(|()| told);
+                }
+            });
+        });
+        assert!(changed_at.is_some(), "it waits until all of the map is told");
+        assert!(told >= 8 * PIECE_ENTRIES, "{told}");
     }
 }
