@@ -95,18 +95,23 @@ told() {
     for cpu in 0 1; do flushes "$cpu" && die "the flush of processor $cpu says nothing of what is lost"; done
     echo -0-8191 >"$null/badblocks"
     for cpu in 0 1 0 1; do flushes "$cpu" || die "processor $cpu is told twice: $(<"$WORK/sync")"; done
-    ublk_stop
 }
 volume="bpf:$bpf/linear.bpf.o($bad?buffered)"
 echo "losses, by two queues"
 ublk_add "$bad?buffered" -q 2
 told
+ublk_stop
 ublk_add "$volume" -q 2 --bpf user
 told
+ublk_stop
 if [[ $'\n'$("$NVLANE" bpf check "$bpf/linear.bpf.o") == *$'\n''kernel: ok'* ]]; then
     echo "losses, by a program in the kernel"
     in_kernel "$volume" -q 2
     told
+    # Of what was lost before, the program that takes its place tells nobody again, and of nothing else less.
+    "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" >/dev/null
+    told
+    ublk_stop
 fi
 # A ring lets go of what it had some time after its process.
 for name in nullone nulltwo nullbad; do await 20 rmdir "/sys/kernel/config/nullb/$name"; done

@@ -148,7 +148,9 @@ pub const IN_DEFERRED: u8 = 2;
 
 /// `struct nvlane_mistake`: a wrong list of actions.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
 pub struct Mistake {
     /// First block of the request.
     pub start: u64,
@@ -225,7 +227,7 @@ pub const PREPARED: u64 = 8 << 56;
 
 /// `struct nvlane_mistake_log`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub struct MistakeLog {
     /// How many there were.
     pub count: u64,

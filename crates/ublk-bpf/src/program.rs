@@ -19,7 +19,7 @@ use namespace::{MapReport, Namespace, ProgramReport};
 use std::fs::File;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Pages are given to requests as a whole: smaller requests cannot be asked for.
 const IO_BYTES_MIN: u64 = 4096;
@@ -247,6 +247,15 @@ impl Made {
         MistakeLog::read_from_bytes(&value).map_err(|_| Error::NoLoop)
     }
 
+    /// Counts losses of data on from where `before` has come, which the queues know of. While neither runs.
+    fn count_on_from(&self, before: &Made) -> Result<(), Error> {
+        let losses = before.mistakes()?.losses;
+        let log = MistakeLog { losses, ..self.mistakes()? };
+        let shared = self.shared();
+        let map = shared.get(MISTAKES).ok_or(Error::NoLoop)?;
+        map.update(&0_u32.to_ne_bytes(), log.as_bytes(), MapFlags::ANY).map_err(Error::of_map)
+    }
+
     fn tell_mistakes(&self, tell: &mut dyn FnMut(&str, u64, &str)) -> Result<(), Error> {
         let log = self.mistakes()?;
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,6 +306,7 @@ impl Elsewhere for KernelProgram {
         match next.refused.take() {
             Some(why) => Err(why),
             None => {
+                next.made.count_on_from(now).map_err(|error| error.to_string())?;
                 mem::swap(now, &mut next.made);
                 Ok(())
             }
