@@ -100,6 +100,25 @@ umount /mnt/test
 await 30 test ! -e "$DEVICE"
 said=$(fails "$NVLANE" attach "file:$SCRATCH/absent.img")
 expect_match "attaching what is not there" "$said" 'absent.img'
+
+# A device that is taken away has its number until its server has flushed, here to a target that is silent for a while: that
+# server would take away another one that had it.
+ublk_add "tcp://127.0.0.1:$PORT/$NQN?ns=1" -n 9
+dd if="$DEVICE" of="$WORK/block" bs=4k count=1 skip=1000 iflag=direct status=none
+dd if="$WORK/block" of="$DEVICE" bs=4k count=1 seek=1000 oflag=direct conv=notrunc status=none
+kill -STOP "$SERVER"
+"$NVLANE" ublk del 9 &
+deleting=$!
+await 10 test ! -e /dev/ublkc9
+said=$(fails "$NVLANE" ublk add mem:16M -n 9 --background)
+expect_match "a number whose server still flushes" "$said" 'ublkb9 is deleted, and its server has not ended'
+kill -CONT "$SERVER"
+wait $deleting || die "taking the device away"
+wait "$UBLK_SERVER" || true
+"$NVLANE" ublk add mem:16M -n 9 --background >"$WORK/next"
+pause 1
+dd if=/dev/ublkb9 of=/dev/null bs=4k count=1 iflag=direct status=none
+"$NVLANE" ublk del 9
 stop
 fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the target's file: $(<"$WORK/fsck")"
 modprobe -r ublk_drv

@@ -7,11 +7,15 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::{ptr, slice};
 use uring::{Kind, Ring, RingOptions, Wait, entry};
 
 /// The driver's door.
 pub const CONTROL_PATH: &str = "/dev/ublk-control";
+
+/// Where the kernel lists the devices that were not deleted.
+const CLASS: &str = "/sys/class/ublk-char";
 
 /// Not for a queue.
 const NO_QUEUE: u16 = u16::MAX;
@@ -61,6 +65,8 @@ pub enum Taken {
     Waits,
     /// It is of no use any more, and not cleared away.
     Dead,
+    /// It is deleted, and its server has it open yet: it flushes what is behind it.
+    Going,
 }
 
 impl Taken {
@@ -80,6 +86,7 @@ impl Taken {
                 "waits for a server: `nvlane ublk recover {id}` serves it, `nvlane ublk del {id}` takes it away"
             ),
             Taken::Dead => format!("is dead: `nvlane ublk del {id}` clears it away"),
+            Taken::Going => "is deleted, and its server has not ended yet: try again".to_owned(),
         }
     }
 }
@@ -166,7 +173,11 @@ impl Control {
     /// [`ControlError::Taken`].
     pub fn check_free(&mut self, id: u32) -> Result<(), ControlError> {
         match self.info(id) {
-            Ok(info) => Err(ControlError::Taken { id, taken: Taken::of(&info) }),
+            Ok(info) => {
+                let is_going = info.state == state::DEAD && !is_listed(id);
+                let taken = if is_going { Taken::Going } else { Taken::of(&info) };
+                Err(ControlError::Taken { id, taken })
+            }
             Err(_) => Ok(()),
         }
     }
@@ -345,6 +356,11 @@ pub(crate) fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Whether there is a device of that number which was not deleted.
+pub(crate) fn is_listed(id: u32) -> bool {
+    Path::new(&format!("{CLASS}/ublkc{id}")).exists()
+}
+
 /// The node by which the driver tells whose a device is, with the zero behind it.
 fn node_path(id: u32) -> Vec<u8> {
     format!("/dev/ublkc{id}\0").into_bytes()
@@ -375,5 +391,7 @@ mod tests {
             let dead = said(state::DEAD, flags, i32::MAX);
             assert_eq!(dead, "/dev/ublkb5 is dead: `nvlane ublk del 5` clears it away");
         }
+        let going = ControlError::Taken { id: 5, taken: Taken::Going }.to_string();
+        assert!(going.starts_with("/dev/ublkb5 is deleted, and its server has not ended"));
     }
 }

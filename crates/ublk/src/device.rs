@@ -177,10 +177,10 @@ impl Device {
         if let Err(error) = device.make(&parameters, options, wake, note) {
             let _ = device.control.stop(id);
             device.threads.await_end(|| drop(device.control.stop(id)));
-            device.threads.join();
+            let node = device.threads.join();
             // Nobody else would clear it away.
             let _ = ublk_bpf::kept::forget(id);
-            let _ = device.control.delete(id);
+            let _ = device.delete(node);
             return Err(error);
         }
         Ok(device)
@@ -385,18 +385,23 @@ impl Device {
             self.leave()?;
             return Err(Error::Ended(io::Error::from_raw_os_error(errno)));
         }
+        if self.threads.error.is_some() {
+            // The driver ends what its queue has begun when nobody has the node open.
+            drop(self.threads.join());
+        }
         self.threads.attend();
         let stopped = unless_absent(|| self.control.stop(id));
         // A command that fetches many may have been at work, and is not told of the end then (seen in the source of 7.3).
         self.threads.await_end(|| drop(self.control.stop(id)));
-        self.threads.join();
+        // However long the rest takes: the number is this device's until it is deleted, by whomever.
+        let node = self.threads.join();
         self.failures.finish();
         self.runs.tell_mistakes();
         let flushed = self.flush();
         if stopped.is_ok() {
             forget();
         }
-        let deleted = unless_absent(|| self.control.delete(id));
+        let deleted = self.delete(node);
         stopped?;
         flushed?;
         deleted?;
@@ -406,8 +411,28 @@ impl Device {
         }
     }
 
+    /// Deletes the device, and waits until its number may be another one's. As long as its `node` is open that is not so, and
+    /// nobody else's device is deleted.
+    fn delete(&mut self, node: Option<Arc<File>>) -> Result<(), ControlError> {
+        let id = self.info.dev_id;
+        let Some(node) = node else { return unless_absent(|| self.control.delete(id)) };
+        // Older drivers have only the call that waits, for the node as well, and so have users who are not root.
+        let is_deleted = self.control.delete_async(id).is_ok() || !control::is_listed(id);
+        drop(node);
+        if !is_deleted {
+            return unless_absent(|| self.control.delete(id));
+        }
+        let until = Instant::now() + NODE_PATIENCE;
+        while self.control.info(id).is_ok() && !control::is_listed(id) && Instant::now() < until {
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
     /// Makes the volume durable before the process ends, of which the device waits for the successor.
-    pub fn leave(self) -> Result<(), Error> {
+    pub fn leave(mut self) -> Result<(), Error> {
+        // The driver sees that the server has gone when nobody has the node open; threads that live have it.
+        self.threads.handles.clear();
         self.failures.finish();
         self.runs.tell_mistakes();
         let flushed = self.flush();

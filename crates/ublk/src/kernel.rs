@@ -184,8 +184,12 @@ pub fn limit(parameters: &mut Parameters, program: &KernelProgram) {
     discard.max_write_zeroes_sectors = discard.max_write_zeroes_sectors.min(most);
 }
 
-/// Serves a queue until all of its tags have ended: the thread sleeps in the kernel.
-pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<Caller, Error>>) {
+/// Serves a queue until all of its tags have ended: the thread sleeps in the kernel. Whether they have, without an error.
+pub fn run(
+    seed: &Seed,
+    program: &Arc<KernelProgram>,
+    started: &Sender<Result<Caller, Error>>,
+) -> bool {
     let (number, depth) = (seed.config.queue, seed.config.depth);
     be_io_flusher();
     if let Some(cpu) = seed.reactor.cpu
@@ -220,7 +224,7 @@ pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<Ca
         Ok(opened) => opened,
         Err(source) => {
             let _ = started.send(Err(Error::Queue { queue: number, source }));
-            return;
+            return false;
         }
     };
     let _ = started.send(Ok(Caller { thread: queue.caller(), unheard: None }));
@@ -232,6 +236,7 @@ pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<Ca
     // The driver's file is in the ring until here, and nobody could delete the device.
     drop(queue);
     seed.teller.tell(Event::Ended(seed.teller.thread, error));
+    error.is_none()
 }
 
 /// Until all tags have ended, or the loop has stopped with an error: that, if any, and how many times the

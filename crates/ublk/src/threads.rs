@@ -29,7 +29,8 @@ const FURTHER_BYTES: usize = 32 << 20;
 /// The device's threads.
 #[derive(Debug)]
 pub struct Threads {
-    pub handles: Vec<JoinHandle<()>>,
+    /// Of each that has ended without an error, the device's node: until it is let go of nobody else gets the number.
+    pub handles: Vec<JoinHandle<Option<Arc<File>>>>,
     /// To tell each something.
     callers: Vec<Caller>,
     pub sender: Sender<Event>,
@@ -185,10 +186,13 @@ impl Threads {
         }
     }
 
-    pub fn join(&mut self) {
+    /// Waits for all; the device's node, if it is open.
+    pub fn join(&mut self) -> Option<Arc<File>> {
+        let mut node = None;
         for thread in self.handles.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a queue's thread panicked");
+            match thread.join() {
+                Ok(its) => node = its.or(node),
+                Err(_) => tracing::error!("a queue's thread panicked"),
             }
         }
         while let Ok(event) = self.events.try_recv() {
@@ -196,6 +200,7 @@ impl Threads {
                 self.error = self.error.or(error);
             }
         }
+        node
     }
 }
 
@@ -212,10 +217,12 @@ pub struct Seed {
     pub teller: Teller,
 }
 
-/// Serves a queue until all of its tags have ended. Tells by whom it is called.
-fn run(seed: Seed, started: &Sender<Result<Caller, Error>>) {
+/// Serves a queue until all of its tags have ended. Tells by whom it is called, and gives the device's node at the end, but not
+/// if it has failed: what the driver has given to a queue that is no more, it ends when nobody has the node open.
+fn run(seed: Seed, started: &Sender<Result<Caller, Error>>) -> Option<Arc<File>> {
+    let node = Arc::clone(&seed.node);
     if let Some(program) = &seed.program {
-        return kernel::run(&seed, program, started);
+        return kernel::run(&seed, program, started).then_some(node);
     }
     let queue = seed.config.queue;
     be_io_flusher();
@@ -223,7 +230,7 @@ fn run(seed: Seed, started: &Sender<Result<Caller, Error>>) {
         Ok(reactor) => reactor,
         Err(error) => {
             let _ = started.send(Err(error.into()));
-            return;
+            return None;
         }
     };
     let watcher = Box::new(Watch {
@@ -237,7 +244,7 @@ fn run(seed: Seed, started: &Sender<Result<Caller, Error>>) {
         Ok(server) => server,
         Err(source) => {
             let _ = started.send(Err(Error::Queue { queue, source }));
-            return;
+            return None;
         }
     };
     server.fetch();
@@ -257,6 +264,7 @@ fn run(seed: Seed, started: &Sender<Result<Caller, Error>>) {
     let stats = reactor.stats();
     let (requests, enters) = (server.requests(), stats.enters);
     tracing::debug!(queue, requests, enters, sleeps = stats.sleeps, "a queue has ended");
+    server.refusal().is_none().then_some(node)
 }
 
 /// Memory that this thread needs must not wait for I/O that goes through this thread.
