@@ -218,7 +218,7 @@ fn long_reads_in_pieces_end_where_others_take_the_memory() {
     let read = |number: u64| {
         let mut client = Client::connect(address, "0", SIMPLE);
         for round in 0..40 {
-            let at = (number + round) % 32 << 20;
+            let at = ((number + round) % 32) << 20;
             let asked = [2 << 20, 1 << 20, 4096].map(|bytes| client.send(READ, 0, at, bytes, &[]));
             for _ in &asked {
                 let (cookie, reply) = client.receive().expect("an answer in time");

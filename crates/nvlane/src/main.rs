@@ -60,7 +60,6 @@ mod when;
 use clap::Parser;
 use clap::error::ErrorKind;
 use cli::{Cli, Command};
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -8,7 +8,8 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::{ptr, slice};
+use std::time::Duration;
+use std::{ptr, slice, thread};
 use uring::{Kind, Ring, RingOptions, Wait, entry};
 
 /// The driver's door.
@@ -19,6 +20,9 @@ const CLASS: &str = "/sys/class/ublk-char";
 
 /// Not for a queue.
 const NO_QUEUE: u16 = u16::MAX;
+
+/// How long a kernel that is short of memory is left alone.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why the driver cannot be told anything, or refused.
 #[derive(Debug, thiserror::Error)]
@@ -324,7 +328,12 @@ impl Control {
         let refused = |source| ControlError::Refused { command: name, source };
         let mut completions = Vec::with_capacity(1);
         while completions.is_empty() {
-            self.ring.enter(Wait::Forever).map_err(refused)?;
+            match self.ring.enter(Wait::Forever) {
+                Ok(_) => {}
+                // Not given up: the next call would hand the command over as well, whose memory is nobody's by then.
+                Err(error) if is_transient(&error) => thread::sleep(PAUSE),
+                Err(error) => panic!("io_uring_enter on a sound ring: {error}"),
+            }
             self.ring.reap(&mut completions);
         }
         let result = completions[0].result;
@@ -338,6 +347,11 @@ impl Control {
             errno => Err(refused(io::Error::from_raw_os_error(errno))),
         }
     }
+}
+
+/// Whether the kernel is short of memory, or of room for completions.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
 }
 
 fn command_with<T>(id: u32, value: &mut T) -> ControlCommand {
