@@ -203,17 +203,14 @@ pub(crate) fn namespace(
     let write_zeroes = can(oncs::WRITE_ZEROES);
     // Bits 2:0: deallocated blocks read as zeroes; bit 3: Write Zeroes may deallocate.
     let reads_zeroes = data.dlfeat & 7 == 1 && (!write_zeroes || data.dlfeat & 8 != 0);
-    let optimal = match data.nsfeat & 1 << 4 {
-        0 => 0,
-        _ => (u32::from(data.npwg_z.get()) + 1) << block_shift,
-    };
+    let optimal = u64::from(data.optimal_write_blocks()) << block_shift;
     let limits = Limits {
         block_shift,
         blocks: data.nsze.get(),
         transfer_bytes_max: controller.transfer_bytes_max,
         write_zeroes_bytes_max: u32::MAX,
         discard: DiscardLimits::UNLIMITED,
-        optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX),
+        optimal_write_bytes: optimal.clamp(PAGE_BYTES.into(), TRANSFER_BYTES_MAX.into()) as u32,
         read_only: data.nsattr & 1 != 0,
         // Whether this one has none of it stands in another structure (VWCNP, NVMe Base 2.1, Figure 320), which is
         // not asked for: bits 5:4 of NSFEAT here are OPTPERF. Our own targets say so here too.
@@ -370,13 +367,16 @@ mod tests {
     fn the_write_cache_is_the_controllers_whatever_the_namespace_says_of_its_performance() {
         let mut data = identify::Namespace::new_zeroed();
         (data.nsze, data.lbaf[0].lbads) = (100.into(), 12);
-        for (vwc, nsfeat) in [(0, 0), (0, 0xff), (1, 0), (1, 1 << 4), (1, 0b11 << 4), (1, 0xff)] {
+        for (vwc, nsfeat) in [(0, 0), (0, 0xff), (1, 0), (1, 1 << 4), (1, 0b10 << 4), (1, 0b11 << 4), (1, 0xff)] {
             let mut of = identify::Controller::new_zeroed();
             of.vwc = vwc;
             let controller = Controller::parse(of.as_bytes()).unwrap();
             data.nsfeat = nsfeat;
+            data.npwg_z = 15.into();
             let found = namespace(1, data.as_bytes(), &controller).unwrap().unwrap();
             assert_eq!(found.limits.volatile_write_cache, vwc == 1, "NSFEAT {nsfeat:#x}");
+            let optimal = if nsfeat & 0b11 << 4 != 0 { 16 * 4096 } else { PAGE_BYTES };
+            assert_eq!(found.limits.optimal_write_bytes, optimal, "NSFEAT {nsfeat:#x}");
             // One of ours without a cache, beside others that have one.
             let mut ours = data;
             identify::vendor::set_has_no_write_cache(&mut ours.vs);

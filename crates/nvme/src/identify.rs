@@ -288,7 +288,7 @@ wire! {
         /// Namespace utilization in logical blocks.
         pub nuse: U64,
         /// Features: bit 0 thin provisioning, 1 NAWUN/NAWUPF/NACWU valid, 2 deallocated error,
-        /// 3 identifiers never reused, 4 NPWG/NPWA/NPDG/NPDA/NOWS valid.
+        /// 3 identifiers never reused, 5:4 OPTPERF: where not 0, NPWG/NPWA/NOWS are valid, and NPDG/NPDA with bit 4.
         pub nsfeat: u8,
         /// Number of LBA formats, zero-based.
         pub nlbaf_z: u8,
@@ -454,6 +454,16 @@ wire! {
         pub nidl: u8,
         /// Reserved.
         pub reserved2: [u8; 2],
+    }
+}
+
+impl Namespace {
+    /// Blocks that writes do best in multiples of (NPWG); 0 if that is not told.
+    pub fn optimal_write_blocks(&self) -> u32 {
+        match self.nsfeat & 0b11 << 4 {
+            0 => 0,
+            _ => u32::from(self.npwg_z.get()) + 1,
+        }
     }
 }
 

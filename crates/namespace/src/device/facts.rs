@@ -108,10 +108,7 @@ pub(super) fn limits(
         nqn: nqn(&controller.subnqn),
         no_copy: copy.err(),
     };
-    let optimal = match namespace.nsfeat & 1 << 4 {
-        0 => 0,
-        _ => (u64::from(namespace.npwg_z.get()) + 1) << block_shift,
-    };
+    let optimal = u64::from(namespace.optimal_write_blocks()) << block_shift;
     let mut commands = commands(&controller, &namespace, specific.vsl, transfer);
     // It would have to bring the protection information, which nobody has whom it is offered to.
     commands.compare &= facts.protection.is_none();
