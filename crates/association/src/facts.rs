@@ -367,7 +367,9 @@ mod tests {
     fn the_write_cache_is_the_controllers_whatever_the_namespace_says_of_its_performance() {
         let mut data = identify::Namespace::new_zeroed();
         (data.nsze, data.lbaf[0].lbads) = (100.into(), 12);
-        for (vwc, nsfeat) in [(0, 0), (0, 0xff), (1, 0), (1, 1 << 4), (1, 0b10 << 4), (1, 0b11 << 4), (1, 0xff)] {
+        for (vwc, nsfeat) in
+            [(0, 0), (0, 0xff), (1, 0), (1, 1 << 4), (1, 0b10 << 4), (1, 0b11 << 4), (1, 0xff)]
+        {
             let mut of = identify::Controller::new_zeroed();
             of.vwc = vwc;
             let controller = Controller::parse(of.as_bytes()).unwrap();

@@ -28,7 +28,7 @@ mod snapshot;
 mod write_back;
 
 pub use made::Made;
-pub use open::{FileOptions, OpenError};
+pub use open::{FileOptions, OpenError, lasting};
 
 use crate::copy::{Located, OnThreads, Origin};
 use crate::told::TOLD_WITHIN;

@@ -20,7 +20,6 @@
 //! A user's mistake costs one line on standard error and exit status 1.
 //!
 //! Read `config`, `serve`, `daemon`, `control`, in this order.
-//! Read `config`, `serve`, `daemon`, `control`, in this order.
 
 // They end the program where nobody reads any more.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

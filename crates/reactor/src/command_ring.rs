@@ -333,7 +333,7 @@ impl CommandRing {
     }
 
     fn is_idle(&self) -> bool {
-        self.in_flight() == 0 && self.answers.borrow().is_empty()
+        self.in_flight() == 0 && self.answers.borrow().is_empty() && self.left.borrow().is_empty()
     }
 
     /// Before the loop sleeps: what is queued goes out, and the first ring tells of completions.

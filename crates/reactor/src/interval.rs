@@ -68,16 +68,20 @@ mod tests {
     #[test]
     fn it_is_over_until_it_begins_again() {
         let reactor = Reactor::new(&Config::default()).expect("a reactor");
-        let interval = Interval::new(Duration::from_millis(200));
-        assert!(!interval.is_over(&reactor));
+        let long = Interval::new(Duration::from_secs(600));
+        let short = Interval::new(Duration::from_millis(50));
         for _ in 0..2 {
+            sleep(Duration::from_millis(200));
             // The reactor's time is that of its turn.
             reactor.turn_for(crate::Drive::Poll);
-            assert!(!interval.is_over(&reactor));
-            sleep(Duration::from_millis(400));
-            reactor.turn_for(crate::Drive::Poll);
-            assert!(interval.is_over(&reactor) && interval.is_over(&reactor));
-            interval.restart(&reactor);
+            assert!(!long.is_over(&reactor) && !long.is_over(&reactor));
+            assert!(short.is_over(&reactor) && short.is_over(&reactor));
+            short.restart(&reactor);
+            long.restart(&reactor);
         }
+        let again = Interval { period: Duration::from_secs(600), ..short };
+        again.restart(&reactor);
+        sleep(Duration::from_millis(200));
+        assert!(!again.is_over(&reactor), "it has begun again");
     }
 }

@@ -230,7 +230,7 @@ fn directory(path: &Path) -> &Path {
 
 /// The path as it is to be named from now on. One with a symbolic link in it stays as it was given, since what the link
 /// leads to may be another device after the next boot; any other has one form.
-fn lasting(path: &Path) -> PathBuf {
+pub fn lasting(path: &Path) -> PathBuf {
     let Ok(absolute) = std::path::absolute(path) else { return path.to_owned() };
     let mut plain = PathBuf::new();
     for component in absolute.components() {

@@ -1,5 +1,6 @@
 //! Volumes as they are named once they are open: what serves them fills in what nobody has said.
 
+use namespace::file::lasting;
 use std::fs;
 use volume::{Kind, Uri};
 
@@ -23,13 +24,15 @@ pub fn is_same(one: &str, other: &str) -> bool {
     one == other || opened(one).zip(opened(other)).is_some_and(alike)
 }
 
-/// As `Namespace::uri` has it.
+/// As `Namespace::uri` has it; none where a path is relative, to where the daemon is started.
 fn fill(uri: &mut Uri, block_bytes: u32) -> Option<()> {
     match &mut uri.kind {
-        Kind::File { create_bytes, .. } => *create_bytes = None,
+        Kind::File { path, create_bytes, .. } => {
+            *path = Some(&*path).filter(|path| path.is_absolute()).map(|path| lasting(path))?;
+            *create_bytes = None;
+        }
         Kind::Memory(_) | Kind::Null(_) => {}
         Kind::Program(path, _) => {
-            // Relative to where the daemon is started.
             *path = Some(&*path)
                 .filter(|path| path.is_absolute())
                 .and_then(|path| fs::canonicalize(path).ok())?;
@@ -65,6 +68,22 @@ mod tests {
             assert!(opened(volume).unwrap().contains(&open.parse().unwrap()), "{volume}: {open}");
             assert!(is_same(volume, &open) && is_same(&open, &open), "{volume}: {open}");
         }
+    }
+
+    #[test]
+    fn paths_are_known_where_they_are_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.img");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let open = volume::open(path.to_str().unwrap(), &OpenOptions::default()).unwrap().uri();
+        let (folder, name) = (folder.path().display(), path.file_name().unwrap().display());
+        for spelled in [format!("{folder}//{name}"), format!("{folder}/./{name}")] {
+            assert!(is_same(&spelled, &open), "{spelled}: {open}");
+        }
+        let parent =
+            format!("{folder}/../{}/{name}", folder.to_string().rsplit('/').next().unwrap());
+        assert!(is_same(&parent, &open), "{parent}: {open}");
+        assert!(opened("a.img").is_none() && opened("rate:1G(./a.img)").is_none());
     }
 
     #[test]

@@ -264,7 +264,8 @@ pub struct SubsystemRemove {
     pub nqn: String,
 }
 
-/// `subsystem_tune`: changes a setting of all open volumes of a subsystem that have it. Gives an array of those,
+/// `subsystem_tune`: changes a setting of all volumes of a subsystem that have it, of those that are missing for when they
+/// come. Gives an array of those,
 /// [`Volume`] each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

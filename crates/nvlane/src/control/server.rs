@@ -163,7 +163,8 @@ fn bind_private(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     // Of a new name each time: what a killed server has left is in nobody's way, whatever its process id was.
     let private = tempfile::Builder::new()
-        .prefix(".nvl")
+        .prefix(".n")
+        .rand_bytes(4)
         .permissions(Permissions::from_mode(0o700))
         .tempdir_in(parent.unwrap_or(Path::new(".")))?;
     let inside = private.path().join("s");

@@ -1,4 +1,4 @@
-//! The data directory, which a start that fails does not leave behind.
+//! The data directory, which a start that fails does not leave behind, unless this machine's id is kept in it.
 
 use crate::cli::ServeArgs;
 use crate::control::path;

@@ -54,14 +54,17 @@ impl DeviceQueue {
         command: NvmeUringCmd,
         file: File,
     ) {
-        let change = Change::begin(&self.device, command.nsid);
-        let result = Arc::new(AtomicU64::new(0));
+        let (device, result) = (Arc::clone(&self.device), Arc::new(AtomicU64::new(0)));
         let queue = self.me.upgrade().expect("the queue lives while it is called");
         let sink = Rc::new(admin::Carried { queue, result: Arc::clone(&result) });
         let token = Box::into_raw(request) as u64;
-        // SAFETY: the command names memory of the request's data, which stays in its box until
-        // `complete_command` takes it back, after this has returned.
-        let work = move || unsafe { change.carry_out(&file, command, &result) };
+        let work = move || {
+            // Not before: it may have to wait for a thread.
+            let change = Change::begin(&device, command.nsid);
+            // SAFETY: the command names memory of the request's data, which stays in its box until
+            // `complete_command` takes it back, after this has returned.
+            unsafe { change.carry_out(&file, command, &result) }
+        };
         self.reactor.blocking_long(Box::new(work), sink, token);
     }
 

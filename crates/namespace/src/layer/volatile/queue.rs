@@ -29,6 +29,8 @@ pub(super) struct VolatileQueue {
     child: Rc<dyn Queue>,
     waker: Waker,
     shift: u8,
+    /// The child did when this was opened: what it has said it keeps to, also where it offers that no more.
+    deallocates: bool,
     overlays: Slab<Vec<(usize, Arc<[u8]>)>>,
     /// Waiting for their turn; the first is at work once it has it.
     jobs: RefCell<VecDeque<Job>>,
@@ -93,7 +95,8 @@ impl VolatileQueue {
         child: Rc<dyn Queue>,
         reactor: &Rc<Reactor>,
     ) -> io::Result<Rc<VolatileQueue>> {
-        let shift = namespace.limits().block_shift;
+        let limits = namespace.limits();
+        let (shift, deallocates) = (limits.block_shift, limits.commands.deallocate);
         let run = Mapping::fixed(RUN_BYTES)?;
         Ok(Rc::new_cyclic(|me: &Weak<VolatileQueue>| VolatileQueue {
             me: me.clone(),
@@ -102,6 +105,7 @@ impl VolatileQueue {
             child,
             waker: Waker::new(reactor, me.clone() as Weak<dyn Wake>),
             shift,
+            deallocates,
             overlays: Slab::default(),
             jobs: RefCell::default(),
             work: RefCell::default(),
@@ -423,7 +427,7 @@ impl VolatileQueue {
         // Where the child leaves it alone, what it has is older.
         if let Ok(ranges) = ranges
             && dataset::deallocates(command)
-            && self.namespace.limits().commands.deallocate
+            && self.deallocates
         {
             for range in ranges {
                 cache.drop_range(range.slba, range.slba + u64::from(range.blocks), newest);
