@@ -1,7 +1,8 @@
 #!/bin/bash
 # limit: 120
 # Discard and zeroing reach the backing file: holes are made, what is beside them stays, and the
-# file grows no further than its size.
+# file grows no further than its size. Through a block device as well, where that can; where it
+# cannot, no host is told that it does.
 . "$(dirname "$0")/harness.sh"
 
 image=$SCRATCH/h.img
@@ -67,3 +68,52 @@ expect "data after everything was discarded" $(($(data_bytes "$image") < (1 << 2
 expect "size of the file" "$(stat -c %s "$image")" $((256 << 20))
 disconnect
 stop
+
+# A block device: the kernel carries discards further down, here into the file below a loop device.
+truncate -s 64M "$SCRATCH/below.img"
+loop=$(losetup -f --show "$SCRATCH/below.img")
+serve "$loop"
+connect
+device=$(namespace 1)
+expect "whether the loop device can be discarded" $(($(<"/sys/block/${device#/dev/}/queue/discard_max_bytes") > 0)) 1
+dd if=/dev/urandom of="$device" bs=1M count=32 oflag=direct conv=fsync status=none
+sync "$SCRATCH/below.img"
+full=$(data_bytes "$SCRATCH/below.img")
+expect "data after 32 MiB were written" $((full >= 32 << 20)) 1
+sum=$(dd if="$device" bs=1M skip=16 count=16 iflag=direct status=none | sha256sum)
+blkdiscard -o 0 -l $((16 << 20)) "$device"
+zeroes 0 16 || die "discarded blocks of a block device are not zeroes"
+expect "hole below the block device" $((full - $(data_bytes "$SCRATCH/below.img") >= 15 << 20)) 1
+expect "the blocks behind the hole" "$(dd if="$device" bs=1M skip=16 count=16 iflag=direct status=none | sha256sum)" "$sum"
+disconnect
+stop
+losetup -d "$loop"
+
+# One that discards, but would not tell that the blocks are zeroes then: the host is not offered what could leave data.
+modprobe null_blk nr_devices=0
+null=/sys/kernel/config/nullb/nvlanediscards
+mkdir "$null"
+echo 64 >"$null/size"
+echo 1 >"$null/memory_backed"
+echo 1 >"$null/discard"
+echo 1 >"$null/power"
+below=/dev/nullb$(<"$null/index")
+[[ -b $below ]] || below=/dev/nvlanediscards
+queue=/sys/block/${below#/dev/}/queue
+expect "whether $below discards" $(($(<"$queue/discard_max_bytes") > 0)) 1
+expect "bytes that $below zeroes without data" "$(<"$queue/write_zeroes_max_bytes")" 0
+serve "$below"
+connect
+device=$(namespace 1)
+expect "bytes discarded at once, of what does not zero" "$(<"/sys/block/${device#/dev/}/queue/discard_max_bytes")" 0
+nvme id-ctrl "/dev/$(controllers)" -o json >"$WORK/ctrl.json"
+expect_json "$WORK/ctrl.json" '((.oncs / 4) | floor) % 2' 0
+dd if=/dev/urandom of="$device" bs=1M count=16 oflag=direct conv=fsync status=none
+fails blkdiscard "$device"
+# Zeroes are written, then.
+blkdiscard -z -o 0 -l $((8 << 20)) "$device"
+zeroes 0 8 || die "blkdiscard -z left something on $below"
+disconnect
+stop
+echo 0 >"$null/power"
+rmdir "$null"
