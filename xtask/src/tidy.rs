@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{capture, checkout};
 
+mod licenses;
+
 /// The workspace from its foundation up (ARCHITECTURE.md): a crate may depend only on those before it.
 const ORDER: &[&str] = &[
     "nvme",
@@ -91,6 +93,7 @@ pub fn check() -> Result<String> {
         machine_words,
         unfinished,
         lock_file,
+        licenses::licenses,
         decisions,
         scripts,
         pipes,
