@@ -1,6 +1,6 @@
 //! What `nvlane bench` has to show: what makes passthrough, AIO, copies, block devices or the choice among paths slower, or a
 //! target that has nothing to do bigger or busier, does not get past the full run. Most in an exact guest, where figures
-//! repeat themselves; copies, idling and one decision on this machine, with nothing else beside them.
+//! repeat themselves; copies, idling, volumes in process and one decision on this machine, with nothing else beside them.
 
 use std::fs;
 use std::path::Path;
@@ -209,7 +209,7 @@ const IN_GUEST: [Bench; 9] = [
 ];
 
 /// As asked for, but for copies of files, of which it is met on a quiet machine only.
-const HERE: [Bench; 4] = [COPY, COPY_BESIDE, USER_SPACE, IDLE];
+const HERE: [Bench; 5] = [COPY, COPY_BESIDE, USER_SPACE, IDLE, IN_PROCESS];
 
 /// As asked for: with a thousand connected queues a hundredth of a core; MiB with one volume and 8 queues; KiB per queue.
 const IDLE: Bench = Bench {
@@ -219,6 +219,18 @@ const IDLE: Bench = Bench {
         ("idle_cpu_percent", 0.0, 1.0),
         ("rss_mib", 0.0, 64.0),
         ("idle_queue_kib", 0.0, 20.0),
+    ],
+    ..PLAIN
+};
+
+/// As asked for, of one core: millions of reads per second of its time, by a volume that does nothing, by the same below
+/// three layers, and by memory.
+const IN_PROCESS: Bench = Bench {
+    scenario: "namespace",
+    bounds: &[
+        ("null_read_miops", 10.0, NO_MOST),
+        ("null_three_layers_read_miops", 10.0, NO_MOST),
+        ("memory_read_miops", 1.5, NO_MOST),
     ],
     ..PLAIN
 };
