@@ -2,7 +2,7 @@
 # limit: 360
 # Commands that programs send themselves: transfers of odd lengths up to the largest, lists of ranges,
 # io_uring on the generic device, an ordinary user's rights. Of blktests' nvme group
-# this stands for 019, 029, 046 and 049.
+# this stands for 019, 029, 046, 049 and 067.
 . "$(dirname "$0")/harness.sh"
 
 serve mem:64M "file:$SCRATCH/u.img?size=64M&create"
