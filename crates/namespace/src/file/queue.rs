@@ -667,34 +667,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_with_fua_is_durable_first() {
+    fn what_is_read_or_zeroed_with_fua_is_durable_first() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), [7; 4096]).unwrap();
-        let options = FileOptions::buffered(file.path(), None);
-        for (read_only, dword, is_flushed) in
-            [(false, 0, false), (false, 1 << 30, true), (true, 1 << 30, false)]
+        for (code, read_only) in
+            [(opcode::READ, false), (opcode::READ, true), (opcode::WRITE_ZEROES, false)]
         {
-            let config = Config { buffer_bytes: 1 << 20, ..Config::default() };
-            let reactor = Reactor::new(&config).unwrap();
-            let options = FileOptions { read_only, ..options.clone() };
-            let queue = FileQueue::open(File::open(&options).unwrap(), &reactor);
-            let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
-            let mut request = Request::new();
-            request.command = Command::blocks(opcode::READ, 1, 0, 8);
-            request.command.cdw12 = (request.command.cdw12.get() | dword).into();
-            request.data = Data::Buffer(reactor.buffers().allocate(4096).unwrap());
-            request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
-            queue.complete(Box::into_raw(request) as u64, 4096, 0);
-            let ended = end.request.take();
-            assert_eq!(ended.is_none(), is_flushed, "{read_only} {dword:#x}");
-            let request = ended.unwrap_or_else(|| {
-                reactor.run();
-                end.request.take().expect("it ran until then")
-            });
-            assert_eq!(
-                (request.status, request.scratch[STEP]),
-                (Status::SUCCESS, if is_flushed { step::SYNC } else { step::MAIN })
-            );
+            for fua in [false, true] {
+                let options = FileOptions::buffered(file.path(), None);
+                let reactor = Reactor::new(&Config::default()).unwrap();
+                let volume = File::open(&FileOptions { read_only, ..options }).unwrap();
+                let queue = FileQueue::open(volume, &reactor);
+                let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
+                let mut request = Request::new();
+                request.command = Command::blocks(code, 1, 0, 8);
+                request.command.cdw12 = (request.command.cdw12.get() | u32::from(fua) << 30).into();
+                request.data = Data::Buffer(reactor.buffers().allocate(4096).unwrap());
+                request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+                queue.complete(Box::into_raw(request) as u64, 4096, 0);
+                let ended = end.request.take();
+                assert_eq!(ended.is_none(), fua && !read_only, "{code} {read_only} {fua}");
+                let step = if ended.is_none() { step::SYNC } else { step::MAIN };
+                let request = ended.unwrap_or_else(|| {
+                    reactor.run();
+                    end.request.take().expect("it ran until then")
+                });
+                assert_eq!((request.status, request.scratch[STEP]), (Status::SUCCESS, step));
+            }
         }
     }
 }
