@@ -161,6 +161,9 @@ fn briefly(stdout: &str) -> String {
         match (begin, test) {
             _ if !within => brief.push_str(&format!("{line}\n")),
             (Some(name), _) => test = Some(name),
+            (None, Some(test)) if line.starts_with(NOT_CHECKED) => {
+                brief.push_str(&format!("{NOT_CHECKED}{test}: {}\n", &line[NOT_CHECKED.len()..]));
+            }
             (None, Some(test)) if line.contains("not run") || line.contains("skipped") => {
                 brief.push_str(&format!("{NOT_CHECKED}{test}: {line}\n"));
             }
@@ -194,12 +197,13 @@ mod tests {
     #[test]
     fn of_what_passes_only_that_is_shown_which_was_not_run() {
         let result = "test result: FAILED. 2 passed; 1 failed; 0 ignored; finished in 0.10s\n";
-        let printed = "---- a stdout ----\ntest result: ok. 9 passed; 0 failed; 0 ignored\nno compiler: not run\n\n---- b_is_skipped stdout ----\nwords\n";
+        let printed = "---- a stdout ----\ntest result: ok. 9 passed; 0 failed; 0 ignored\nno compiler: not run\nnot checked: a half\n\n---- b_is_skipped stdout ----\nwords\n";
         let failures = "failures:\n\n---- c stdout ----\nwords, skipped\n\n";
         let names = "successes:\n    a\n    b_is_skipped\n\n";
         let said = format!("test a ... ok\n\nsuccesses:\n\n{printed}\n{names}{failures}{result}");
-        let wanted =
-            format!("test a ... ok\n\nnot checked: a: no compiler: not run\n{failures}{result}");
+        let wanted = format!(
+            "test a ... ok\n\nnot checked: a: no compiler: not run\nnot checked: a: a half\n{failures}{result}"
+        );
         assert_eq!(briefly(&said), wanted);
         let quiet =
             "test a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; finished in 0.10s\n";

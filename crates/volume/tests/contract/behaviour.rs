@@ -304,7 +304,7 @@ impl Loop {
     fn over(path: &std::path::Path, sector_bytes: &str) -> Option<Loop> {
         let control = std::fs::File::options().read(true).write(true).open("/dev/loop-control");
         if let Err(error) = control {
-            println!("skipped: no loop device may be made here: /dev/loop-control: {error}");
+            println!("not checked: no loop device may be made here: /dev/loop-control: {error}");
             return None;
         }
         let mut losetup = std::process::Command::new("losetup");
