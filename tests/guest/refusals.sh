@@ -49,3 +49,27 @@ timeout 20 "$NVLANE" serve --listen "127.0.0.1:$PORT" --socket "$WORK/x.sock" --
 expect "exit status when the port is taken" $status 1
 expect_match "what is said when the port is taken" "$(<"$WORK/said")" "$PORT"
 stop
+
+# A block device that is mounted; and one that another server has, by whatever name.
+truncate -s 64M "$SCRATCH/disk.img"
+loop=$(losetup -f --show "$SCRATCH/disk.img")
+mkfs.ext4 -q "$loop"
+mount "$loop" /mnt/test
+echo here >/mnt/test/file
+refused "$loop is in use [(]mounted, or part of another device[)]; unmount it, or add [?]ro" "$loop"
+expect "a file on the mounted device" "$(</mnt/test/file)" here
+umount /mnt/test
+serve "$loop"
+refused "$loop is in use" "$loop"
+node=$WORK/other-node
+mknod "$node" b $((0x$(stat -c %t "$loop"))) $((0x$(stat -c %T "$loop")))
+refused "$node is in use" "$node"
+fails mount "$loop" /mnt/test
+connect
+mount "$(namespace 1)" /mnt/test
+expect "the file, as the host reads it" "$(</mnt/test/file)" here
+umount /mnt/test
+disconnect
+stop
+rm "$node"
+losetup -d "$loop"
