@@ -3,7 +3,7 @@
 # File systems: made, filled with a tree, unmounted, checked, mounted again, compared.
 . "$(dirname "$0")/harness.sh"
 
-serve "file:$SCRATCH/fs.img?size=1G&create" mem:512M
+serve "file:$SCRATCH/fs.img?size=1G&create" mem:512M "file:$SCRATCH/fs4k.img?size=512M&create&bs=4096"
 connect -i 2
 tree=/usr/share/perl5
 [[ -d $tree ]] || tree=/usr/share/doc
@@ -39,6 +39,8 @@ round() {
 round "$(namespace 1)" ext4 e2fsck -fn
 round "$(namespace 1)" xfs xfs_repair -n
 round "$(namespace 2)" ext4 e2fsck -fn
+expect "bytes of a block of the third volume" "$(blockdev --getss "$(namespace 3)")" 4096
+round "$(namespace 3)" xfs xfs_repair -n
 disconnect
 
 # Connected again, and served by another process: still the same.
