@@ -4,14 +4,19 @@ mod rig;
 
 use host::client::{Client, HostIdentity, Options, Peer};
 use nvme::fabrics::DISCOVERY_NQN;
+use rig::relay::Relay;
 use rig::{HOST_NQN, PATIENCE, Target};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn connect(address: SocketAddr) -> Client {
+    connect_with(address, &Options::default())
+}
+
+fn connect_with(address: SocketAddr, options: &Options) -> Client {
     let peer = Peer { address, subsystem: DISCOVERY_NQN.into() };
     let host = HostIdentity { nqn: HOST_NQN.into(), id: [7; 16] };
-    Client::connect(&peer, &host, &Options::default()).expect("a discovery controller")
+    Client::connect(&peer, &host, options).expect("a discovery controller")
 }
 
 #[test]
@@ -58,4 +63,40 @@ fn a_controller_that_does_not_tell_is_no_discovery_controller() {
     let error = client.discovery_change(PATIENCE).expect_err("there are none").to_string();
     assert!(error.contains("does not tell"), "{error}");
     client.identify_controller().expect("it is still there");
+}
+
+/// A controller that hears nothing takes its host for gone after twice this.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+#[test]
+fn who_waits_for_changes_keeps_the_controller_alive() {
+    let target = Target::memory();
+    let options = Options { keep_alive: KEEP_ALIVE, ..Options::default() };
+    let mut client = connect_with(target.address, &options);
+    let known = || {
+        let controllers = target.server.controllers().expect("it answers");
+        let of = controllers.iter().map(|it| (it.controller, it.peer, it.kato_ms));
+        of.collect::<Vec<_>>()
+    };
+    let expected = [(client.controller_id(), client.local_address(), 2000)];
+    assert_eq!(known(), expected);
+    assert!(!client.discovery_change(4 * KEEP_ALIVE).expect("it is still there"));
+    assert_eq!(known(), expected);
+    client.identify_controller().expect("it answers");
+}
+
+#[test]
+fn who_waits_for_changes_notices_that_the_controller_is_silent() {
+    let target = Target::memory();
+    let relay = Relay::to(target.address);
+    let command_timeout = Duration::from_secs(3);
+    let options = Options { keep_alive: KEEP_ALIVE, command_timeout, ..Options::default() };
+    let mut client = connect_with(relay.address, &options);
+    assert!(!client.discovery_change(Duration::ZERO).expect("it tells"));
+    relay.swallow(true);
+    let begin = Instant::now();
+    let error = client.discovery_change(4 * PATIENCE).expect_err("it is silent").to_string();
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    assert!(error.contains(&relay.address.to_string()) && error.contains("Keep Alive"), "{error}");
+    relay.swallow(false);
 }

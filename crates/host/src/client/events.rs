@@ -1,13 +1,13 @@
 //! Waiting for what a discovery controller reports.
 
-use super::{Client, ClientError, KEEP_ALIVE_MS, Payload, Reason};
+use super::{Client, ClientError, Payload, Reason};
 use nvme::event::{AsyncEvent, notice};
 use nvme::feature::Fid;
 use nvme::{Command, opcode};
 use std::time::{Duration, Instant};
 
-/// From one Keep Alive to the next.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(KEEP_ALIVE_MS as u64 / 2);
+/// One look at the connection: what sockets and clocks can count.
+const LOOK_MAX: Duration = Duration::from_secs(3600);
 
 /// After an event that is not what was asked for.
 const UNASKED_PAUSE: Duration = Duration::from_millis(10);
@@ -36,10 +36,12 @@ impl Client {
         // None where that is beyond what the clock can tell.
         let until = Instant::now().checked_add(within);
         loop {
-            let alive = self.heard + KEEP_ALIVE_INTERVAL;
-            let next = until.map_or(alive, |until| until.min(alive));
-            let left = next.saturating_duration_since(Instant::now());
-            let event = self.link.event(left).map_err(|reason| self.failed(doing, reason))?;
+            let alive = self.next_keep_alive();
+            let next = until.into_iter().chain(alive).min();
+            let now = Instant::now();
+            let left = next.map_or(LOOK_MAX, |next| next.saturating_duration_since(now));
+            let event =
+                self.link.event(left.min(LOOK_MAX)).map_err(|reason| self.failed(doing, reason))?;
             if event.map(AsyncEvent::from_dword0) == Some(AsyncEvent::DISCOVERY_CHANGE) {
                 return Ok(true);
             }
@@ -48,7 +50,7 @@ impl Client {
                 std::thread::sleep(UNASKED_PAUSE);
             }
             let now = Instant::now();
-            if now >= alive {
+            if alive.is_some_and(|alive| now >= alive) {
                 let keep_alive =
                     Command { opcode: opcode::admin::KEEP_ALIVE, ..Command::default() };
                 self.execute(keep_alive, Payload::None, "Keep Alive")?;
@@ -58,5 +60,11 @@ impl Client {
                 return Ok(false);
             }
         }
+    }
+
+    /// When it is to be sent a Keep Alive, if ever.
+    fn next_keep_alive(&self) -> Option<Instant> {
+        let interval = Some(self.keep_alive / 2).filter(|interval| !interval.is_zero());
+        interval.and_then(|interval| self.heard.checked_add(interval))
     }
 }
