@@ -35,7 +35,7 @@ mod tuning;
 use crate::copy::{Located, OnThreads};
 use crate::human::format_bytes;
 use crate::{Access, Lost, Namespace, PathReport, Queue, Run};
-use counters::Core;
+use counters::{Core, Past};
 use multipath::{PATHS_MAX, Shared};
 use nvme::Limits;
 use queue::MultipathQueue;
@@ -87,7 +87,7 @@ const FAILING: u8 = 2;
 #[derive(Debug)]
 struct Cores {
     open: Vec<Arc<Core>>,
-    past: Vec<(u64, u64)>,
+    past: Vec<Past>,
 }
 
 /// What a multipath namespace is to be.
@@ -160,7 +160,7 @@ impl Multipath {
         {
             return Err(MultipathError::Uuid { first: first.uri(), other: other.uri() });
         }
-        let cores = Cores { open: Vec::new(), past: vec![(0, 0); paths.len()] };
+        let cores = Cores { open: Vec::new(), past: vec![Past::default(); paths.len()] };
         let standings = paths.iter().map(|_| flush::Standing::default()).collect();
         Ok(Arc::new(Multipath {
             paths,
@@ -207,8 +207,7 @@ impl Multipath {
         let mut cores = self.cores();
         cores.open.retain(|open| !Arc::ptr_eq(open, core));
         for (past, path) in cores.past.iter_mut().zip(&core.paths) {
-            past.0 += path.selections.read();
-            past.1 += path.errors.read();
+            past.add(path);
         }
     }
 
@@ -236,7 +235,7 @@ impl Multipath {
         }
     }
 
-    fn report(&self, cores: &[&Core], past: (u64, u64), path: usize) -> PathReport {
+    fn report(&self, cores: &[&Core], past: &Past, path: usize) -> PathReport {
         let child = &self.paths[path];
         let mut own = child.paths();
         let mut report = match own.len() {
@@ -259,14 +258,15 @@ impl Multipath {
         };
         let counts = || cores.iter().map(|core| &core.paths[path]);
         report.in_flight = counts().map(|count| count.in_flight.read()).sum();
-        report.selections = past.0 + counts().map(|count| count.selections.read()).sum::<u64>();
-        report.errors = past.1 + counts().map(|count| count.errors.read()).sum::<u64>();
+        report.selections =
+            past.selections + counts().map(|count| count.selections.read()).sum::<u64>();
+        report.errors = past.errors + counts().map(|count| count.errors.read()).sum::<u64>();
         let now_ns = self.now_ns();
         report.weight = counters::share(cores, path, now_ns);
         let latencies = counters::latencies(cores, path, now_ns);
         report.p50_ns = latencies.quantile_ns(0.5);
         report.p99_ns = latencies.quantile_ns(0.99);
-        report.details.extend(counters::details(cores, path, self.settings().policy));
+        report.details.extend(counters::details(cores, past, path, self.settings().policy));
         report
     }
 }
@@ -407,7 +407,7 @@ impl Namespace for Multipath {
             (cores.open.clone(), cores.past.clone())
         };
         let cores: Vec<&Core> = open.iter().map(Arc::as_ref).collect();
-        let reports = (0..self.paths.len()).map(|path| self.report(&cores, past[path], path));
+        let reports = (0..self.paths.len()).map(|path| self.report(&cores, &past[path], path));
         reports.filter(|report| !report.name.is_empty()).collect()
     }
 

@@ -3,7 +3,7 @@
 use crate::core::{Core, Fake, limits};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::multipath::{Multipath, MultipathError, MultipathOptions, Policy};
-use namespace::{Access, Namespace};
+use namespace::{Access, Namespace, PathReport};
 use nvme::limits::{Commands, DiscardLimits};
 use nvme::opcode::io::{READ, WRITE};
 use nvme::{Limits, Status};
@@ -106,12 +106,23 @@ fn counts_outlive_queues() {
     });
     let namespace = Arc::clone(&core.namespace);
     drop(core);
+    let details = || {
+        let found = |path: PathReport| path.details.into_iter().find(|(name, _)| name == "read");
+        let found = namespace.paths().into_iter().map(|path| found(path).map(|(_, it)| it));
+        found.collect::<Vec<_>>()
+    };
+    let five = Some("sel=5 in_flight=0".to_owned());
+    assert_eq!(details(), [five.clone(), five.clone()]);
     let core = Core::over(Arc::clone(&namespace));
+    assert_eq!(details(), [five.clone(), five]);
     core.run(|world| {
         world.paths.iter().for_each(|path| path.answer.set(Some(Status::SUCCESS)));
         (0..4).for_each(|slba| world.send(READ, slba));
     });
     assert_eq!(core.counts(), [(0, 7), (0, 7)]);
+    drop(core);
+    let seven = Some("sel=7 in_flight=0".to_owned());
+    assert_eq!(details(), [seven.clone(), seven]);
 }
 
 #[test]

@@ -35,9 +35,21 @@ pub struct PathCounters {
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
+/// What cores that are gone had counted on one path.
+#[derive(Clone, Debug, Default)]
+pub struct Past {
+    pub selections: u64,
+    pub errors: u64,
+    /// Of each group those that count what was.
+    statistics: [[u64; FIELDS.len()]; 3],
+}
+
 /// How a statistic of several cores becomes one.
 #[derive(Clone, Copy, PartialEq)]
 enum Together {
+    /// Of what was: with that of cores that are gone.
+    Count,
+    /// Of what is.
     Sum,
     /// Over cores that have one.
     Mean,
@@ -47,7 +59,7 @@ enum Together {
 type Field = (&'static str, Together, Option<Policy>, fn(&GroupStatistics) -> u64);
 
 const FIELDS: [Field; 16] = {
-    use Together::{Mean, Sum};
+    use Together::{Count, Mean, Sum};
     const LATENCY: Option<Policy> = Some(Policy::Latency);
     const TIME: Option<Policy> = Some(Policy::CompletionTime);
     [
@@ -55,9 +67,9 @@ const FIELDS: [Field; 16] = {
         ("credit", Mean, LATENCY, |of| of.credit.into()),
         ("score", Mean, LATENCY, |of| of.score),
         ("slat_ns", Mean, LATENCY, |of| of.slat_ns),
-        ("sel", Sum, None, |of| of.sel),
-        ("nr_samples", Sum, LATENCY, |of| of.nr_samples),
-        ("nr_ignored", Sum, LATENCY, |of| of.nr_ignored),
+        ("sel", Count, None, |of| of.sel),
+        ("nr_samples", Count, LATENCY, |of| of.nr_samples),
+        ("nr_ignored", Count, LATENCY, |of| of.nr_ignored),
         ("in_flight", Sum, None, |of| of.in_flight.into()),
         ("queued_work", Sum, TIME, |of| of.queued_work),
         ("latency_ns", Mean, TIME, |of| of.latency_ns),
@@ -65,8 +77,8 @@ const FIELDS: [Field; 16] = {
         ("rate", Sum, TIME, |of| of.rate),
         ("least_ns", Mean, TIME, |of| of.least_ns),
         ("silent_ns", Mean, TIME, |of| of.silent_ns),
-        ("clipped", Sum, TIME, |of| of.clipped),
-        ("probes", Sum, TIME, |of| of.probes),
+        ("clipped", Count, TIME, |of| of.clipped),
+        ("probes", Count, TIME, |of| of.probes),
     ]
 };
 
@@ -85,6 +97,22 @@ impl Count {
 
     pub fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Past {
+    /// Keeps what a core had counted on the path.
+    pub fn add(&mut self, path: &PathCounters) {
+        self.selections += path.selections.read();
+        self.errors += path.errors.read();
+        for group in Group::ALL {
+            let kept = self.statistics[group as usize].iter_mut();
+            for ((kept, last), (_, together, ..)) in kept.zip(read(path, group)).zip(&FIELDS) {
+                if *together == Together::Count {
+                    *kept += last;
+                }
+            }
+        }
     }
 }
 
@@ -148,14 +176,14 @@ const ACCESSES: [Access; 6] = [
     Access::Gone,
 ];
 
-/// The statistics of `path`: for each group that was used, one line of all cores, and one of each
-/// core if there are several.
-pub fn details(cores: &[&Core], path: usize, policy: Policy) -> Vec<(String, String)> {
+/// The statistics of `path`: for each group that was used, one line of all cores, those that are gone among them, and one
+/// of each core if there are several.
+pub fn details(cores: &[&Core], past: &Past, path: usize, policy: Policy) -> Vec<(String, String)> {
     let mut details = Vec::new();
     for group in Group::ALL {
         let rows: Vec<[u64; FIELDS.len()]> =
             cores.iter().map(|core| read(&core.paths[path], group)).collect();
-        let all = together(&rows);
+        let all = together(&rows, &past.statistics[group as usize]);
         if all[4] == 0 {
             continue;
         }
@@ -195,11 +223,12 @@ fn read(path: &PathCounters, group: Group) -> [u64; FIELDS.len()] {
     std::array::from_fn(|field| shown[field].load(Ordering::Relaxed))
 }
 
-fn together(rows: &[[u64; FIELDS.len()]]) -> [u64; FIELDS.len()] {
+fn together(rows: &[[u64; FIELDS.len()]], past: &[u64; FIELDS.len()]) -> [u64; FIELDS.len()] {
     std::array::from_fn(|field| {
         let sum: u64 = rows.iter().map(|row| row[field]).sum();
         let having = rows.iter().filter(|row| row[field] > 0).count() as u64;
         match FIELDS[field].1 {
+            Together::Count => past[field] + sum,
             Together::Sum => sum,
             Together::Mean => sum / having.max(1),
         }
@@ -226,16 +255,37 @@ mod tests {
             core.paths[0].publish(64, &[read, none, none]);
         }
         let cores: Vec<&Core> = cores.iter().collect();
-        let said = details(&cores, 0, Policy::Latency);
+        let said = details(&cores, &Past::default(), 0, Policy::Latency);
         let names: Vec<_> = said.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["read", "read core 0", "read core 1"]);
         let wanted =
             "weight=40 credit=0 score=0 slat_ns=0 sel=20 nr_samples=0 nr_ignored=0 in_flight=0";
         assert_eq!(said[0].1, wanted);
         assert!(said[1].1.starts_with("weight=48 credit=0") && !said[1].1.contains("rate"));
-        let said = details(&cores[..1], 0, Policy::CompletionTime);
+        let said = details(&cores[..1], &Past::default(), 0, Policy::CompletionTime);
         assert_eq!(said.len(), 1);
         assert!(said[0].1.contains("rate=7") && !said[0].1.contains("weight"), "{}", said[0].1);
+    }
+
+    #[test]
+    fn what_a_core_has_counted_is_kept_when_it_goes() {
+        let cores = [Core::new(1, 0), Core::new(1, 0)];
+        let read = GroupStatistics {
+            weight: 48,
+            sel: 10,
+            nr_samples: 9,
+            nr_ignored: 1,
+            in_flight: 3,
+            ..GroupStatistics::default()
+        };
+        let none = GroupStatistics::default();
+        cores.iter().for_each(|core| core.paths[0].publish(64, &[read, none, none]));
+        let mut past = Past::default();
+        past.add(&cores[0].paths[0]);
+        let line = |cores: &[&Core]| details(cores, &past, 0, Policy::Latency)[0].1.clone();
+        let wanted = "score=0 slat_ns=0 sel=20 nr_samples=18 nr_ignored=2 in_flight=3";
+        assert_eq!(line(&[&cores[1]]), format!("weight=48 credit=0 {wanted}"));
+        assert!(line(&[]).contains("sel=10 nr_samples=9 nr_ignored=1 in_flight=0"));
     }
 
     #[test]

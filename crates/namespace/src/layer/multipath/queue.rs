@@ -162,6 +162,7 @@ impl MultipathQueue {
 
 impl Drop for MultipathQueue {
     fn drop(&mut self) {
+        self.show(self.namespace.now_ns());
         self.namespace.retire(&self.core);
     }
 }
@@ -582,16 +583,19 @@ impl MultipathQueue {
     /// Shows statistics, lets old ones fade, and has idle paths probed where `last` was.
     fn tick(&self, now_ns: u64, last: &Command) {
         let halvings = self.core.fade(now_ns);
-        {
-            let mut selector = self.selector.borrow_mut();
-            for (path, counters) in self.core.paths.iter().enumerate() {
-                let groups = Group::ALL.map(|group| selector.statistics(path, group, now_ns));
-                counters.publish(selector.share(path, now_ns), &groups);
-                counters.latencies.fade(halvings);
-            }
-        }
+        self.core.paths.iter().for_each(|path| path.latencies.fade(halvings));
+        self.show(now_ns);
         if addresses_blocks(last) {
             self.probe(now_ns, last);
+        }
+    }
+
+    /// Shows what the selector knows.
+    fn show(&self, now_ns: u64) {
+        let mut selector = self.selector.borrow_mut();
+        for (path, counters) in self.core.paths.iter().enumerate() {
+            let groups = Group::ALL.map(|group| selector.statistics(path, group, now_ns));
+            counters.publish(selector.share(path, now_ns), &groups);
         }
     }
 
