@@ -34,7 +34,7 @@ pub fn may_be_remote(uri: &str) -> bool {
 }
 
 /// Names of its options, beside `ro` and `uuid`, which all volumes have.
-pub(crate) const OPTIONS: [&str; 25] = [
+pub(crate) const OPTIONS: [&str; 26] = [
     "ro",
     "uuid",
     "passthrough",
@@ -48,6 +48,7 @@ pub(crate) const OPTIONS: [&str; 25] = [
     "hdr_digest",
     "data_digest",
     "queue_size",
+    "disable_sqflow",
     "keep_alive_tmo",
     "reconnect_delay",
     "ctrl_loss_tmo",
@@ -105,6 +106,7 @@ impl Remote {
         match (option, value) {
             ("hdr_digest", value) => options.header_digest = flag(option, value)?,
             ("data_digest", value) => options.data_digest = flag(option, value)?,
+            ("disable_sqflow", value) => options.flow_control = !flag(option, value)?,
             (_, None) => return Ok(false),
             ("ns", Some(value)) => {
                 let nsid = value.parse().ok().filter(|nsid| (1..u32::MAX).contains(nsid));
@@ -237,6 +239,7 @@ impl Remote {
         if config.queue_entries != standard.queue_entries {
             out.push(format!("queue_size={}", config.queue_entries));
         }
+        out.extend(options.flow_control.then(|| "disable_sqflow=0".to_owned()));
         for (name, now, usual) in [
             ("keep_alive_tmo", config.keep_alive_tmo, standard.keep_alive_tmo),
             ("reconnect_delay", config.reconnect_delay, standard.reconnect_delay),

@@ -228,7 +228,7 @@ mod tests {
                 "tcp://h:1,h:2/nqn.r?ns=2&hostnqn=nqn.h&hostid=00000000-0000-0000-0000-000000000003\
                  &dhchap_key=/k&dhchap_ctrl_key=/c&host_iface=eth0&hdr_digest&data_digest&queue_size=64\
                  &keep_alive_tmo=1s&reconnect_delay=1s&ctrl_loss_tmo=-1&fast_io_fail_tmo=1s\
-                 &io_timeout=1s&connect_timeout=1s&quiesce_time=2s&failover=fast&policy=numa\
+                 &io_timeout=1s&connect_timeout=1s&quiesce_time=2s&disable_sqflow=0&failover=fast&policy=numa\
                  &passthrough=io+admin&ro",
                 "tcp://h:1,h:2/nqn.r?ns=2&hostnqn=nqn.h&hostid=00000000-0000-0000-0000-000000000003",
             ),

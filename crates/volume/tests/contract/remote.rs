@@ -22,6 +22,12 @@ fn uris_there_and_back() {
         ("tcp://a/NQN?ro&ns=7", "tcp://a:4420/NQN?ns=7&ro"),
         ("tcp://a/NQN?hdr_digest=1&data_digest", "tcp://a:4420/NQN?hdr_digest&data_digest"),
         ("tcp://a/NQN?data_digest=0&queue_size=128", "tcp://a:4420/NQN"),
+        (
+            "tcp://a/NQN?disable_sqflow=0&queue_size=8",
+            "tcp://a:4420/NQN?queue_size=8&disable_sqflow=0",
+        ),
+        ("tcp://a/NQN?disable_sqflow", "tcp://a:4420/NQN"),
+        ("tcp://a/NQN?disable_sqflow=0&disable_sqflow=1", "tcp://a:4420/NQN"),
         ("tcp://a/NQN?quiesce_time=1s", "tcp://a:4420/NQN"),
         ("tcp://a/NQN?quiesce_time=2500ms", "tcp://a:4420/NQN?quiesce_time=2500ms"),
         ("tcp://a/NQN?keep_alive_tmo=5&io_timeout=500ms", "tcp://a:4420/NQN?io_timeout=500ms"),
@@ -59,6 +65,16 @@ fn uris_there_and_back() {
 }
 
 #[test]
+fn submission_queues_are_without_flow_control_unless_it_is_asked_for() {
+    for (option, expected) in [("", false), ("?disable_sqflow", false), ("?disable_sqflow=0", true)]
+    {
+        let uri: Uri = format!("tcp://a/{NQN}{option}").parse().expect("well formed");
+        let Kind::Remote(remote) = &uri.kind else { panic!("{uri:?}") };
+        assert_eq!(remote.options.flow_control, expected, "{option}");
+    }
+}
+
+#[test]
 fn it_may_stand_among_other_volumes() {
     let text = format!("linear:(mem:1M,delay:1ms(tcp://a:1,b:2/{NQN}?ns=1),null:1M)");
     let uri: Uri = text.parse().expect("well formed");
@@ -92,6 +108,7 @@ fn mistakes_are_told() {
         ("tcp://a/nqn.x?failover=maybe", "safe or fast"),
         ("tcp://a/nqn.x?hostid=1", "a UUID"),
         ("tcp://a/nqn.x?hdr_digest=perhaps", "0 or 1"),
+        ("tcp://a/nqn.x?disable_sqflow=2", "0 or 1"),
         ("tcp://a/nqn.x?host_traddr=name", "addresses of this host"),
         ("tcp://a/nqn.x?host_traddr=", "addresses of this host"),
         ("tcp://a,b,c/nqn.x?host_traddr=::1+::2", "one for each address"),
