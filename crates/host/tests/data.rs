@@ -7,8 +7,12 @@ use namespace::Namespace;
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use nvme::limits::DiscardLimits;
 use nvme::{Command, Limits, Status, opcode};
+use rig::script::{Copier, Script};
+use rig::tamper::Tamper;
 use rig::{Core, NQN, Target, connect, options, pattern, read, received, write};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -92,7 +96,9 @@ fn large_reads_are_received_in_place() {
     let path = connect(target.address, &options());
     let mut before = (0, 0);
     // What comes with a header is copied, less than 512 bytes of it; and a rest of less than a page.
-    for (size, share) in [(131_072, 0.96), (16384, 0.8), (1 << 20, 0.96), (4096, 0.0), (512, 0.0)] {
+    for (size, share) in
+        [(131_072, 0.96), (16384, 0.8), (8192, 0.7), (1 << 20, 0.96), (4096, 0.0), (512, 0.0)]
+    {
         // A core that goes leaves its counts behind.
         let core = Core::usable(path.clone());
         for _ in 0..READS / DEPTH {
@@ -111,6 +117,44 @@ fn large_reads_are_received_in_place() {
         assert!(share > 0.0 || direct == 0, "{size} bytes: {direct} in place");
         before = now;
     }
+}
+
+/// NVMe/TCP Transport 1.1, section 3.6.2.8.
+const R2T: u8 = 0x09;
+
+/// What our target takes with a command.
+const TAKEN_IN_CAPSULES: usize = 16384;
+
+/// Each size, and how often a host is asked for the data when it writes as much to what listens at `address`.
+fn asked_for<const N: usize>(address: SocketAddr, sizes: [usize; N]) -> [(usize, usize); N] {
+    let count = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&count);
+    let count_r2t = move |pdu: &mut Vec<u8>| {
+        counted.fetch_add((pdu[0] == R2T).into(), Ordering::SeqCst);
+        true
+    };
+    // The first I/O queue's, from ICResp on.
+    let relay = Tamper::each(address, 1, 0, Arc::new(count_r2t));
+    let core = Core::usable(connect(relay.address, &options()));
+    let asked = sizes.map(|size| {
+        let data = pattern(size as u64, size);
+        core.write(0, &data);
+        assert!(core.read(0, size) == data, "{size} bytes");
+        (size, count.swap(0, Ordering::SeqCst))
+    });
+    assert!(relay.done.load(Ordering::SeqCst), "another queue was watched");
+    asked
+}
+
+#[test]
+fn small_writes_go_in_capsules() {
+    let target = Target::memory();
+    let sizes = [512, 4096, 4608, 8192, 16384, 16896, 131_072];
+    let expected = sizes.map(|size| (size, usize::from(size > TAKEN_IN_CAPSULES)));
+    assert_eq!(asked_for(target.address, sizes), expected);
+    // 64 bytes of IOCCSZ are the command's.
+    let script = Script::before(target.address, Copier { in_capsule: false, ..Copier::default() });
+    assert_eq!(asked_for(script.address, [512, 4096]), [(512, 1), (4096, 1)]);
 }
 
 #[test]
