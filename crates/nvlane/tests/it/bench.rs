@@ -95,8 +95,13 @@ fn the_report_of_multipath_has_every_figure_of_a_quick_run() {
         .flat_map(|policy| ["mib_s", "p99_us"].map(|unit| format!("read_{policy}_{unit}")))
         .collect();
     names.extend(
-        ["read_completion_time_over_queue_depth", "completion_time_of_best_split", "recovery_ms"]
-            .map(str::to_owned),
+        [
+            "read_completion_time_over_queue_depth",
+            "read_completion_time_over_next_best",
+            "completion_time_of_best_split",
+            "recovery_ms",
+        ]
+        .map(str::to_owned),
     );
     let Some(report) = tiny("multipath", &names) else { return };
     let rows = report["rows"].as_array().unwrap();

@@ -204,10 +204,7 @@ impl Scenario for Multipath {
             }
         }
         if plan.operations.contains(&Operation::Read) {
-            let read = |policy: &str| report.figures.get(&format!("read_{policy}_mib_s")).copied();
-            if let (Some(ours), Some(depth)) = (read("completion_time"), read("queue_depth")) {
-                report.figure("read_completion_time_over_queue_depth", ours / depth);
-            }
+            compare(&mut report);
         }
         // A run of some rows leaves what a run of all of them may still need.
         let complete = Operation::ALL.iter().all(|operation| {
@@ -255,6 +252,24 @@ fn measure(
             .map(|path| path.selections as f64 / selections.max(1) as f64)
             .collect(),
     })
+}
+
+/// Adds what completion-time has for reads beside `queue-depth`, and beside the best of all the others that were run.
+fn compare(report: &mut Report) {
+    let read = |policy: &str| {
+        let name = format!("{}_mib_s", row_name(Operation::Read, policy));
+        report.figures.get(&name).copied()
+    };
+    const OURS: &str = "completion-time";
+    let Some(ours) = read(OURS) else { return };
+    let depth = read("queue-depth");
+    let others = POLICIES.into_iter().filter(|policy| *policy != OURS);
+    let next = others.filter_map(read).max_by(f64::total_cmp);
+    for (name, other) in [("queue_depth", depth), ("next_best", next)] {
+        if let Some(other) = other {
+            report.figure(format!("read_completion_time_over_{name}"), ours / other);
+        }
+    }
 }
 
 /// Adds how soon the fast path is used again.
@@ -460,6 +475,27 @@ mod tests {
             ("write_completion_time_of_best_split", 0.9),
         ];
         assert_eq!(shares, expected);
+    }
+
+    #[test]
+    fn completion_time_is_compared_with_the_best_of_the_others_that_were_run() {
+        let of = |rates: &[(&str, f64)]| {
+            let mut report = Report::new("multipath");
+            for (policy, mib_s) in rates {
+                report.figure(format!("read_{policy}_mib_s"), *mib_s);
+            }
+            compare(&mut report);
+            let figures = report.figures.into_iter();
+            figures.filter(|(name, _)| name.contains("_over_")).collect::<Vec<_>>()
+        };
+        let (depth, next) =
+            ("read_completion_time_over_queue_depth", "read_completion_time_over_next_best");
+        let rates = [("queue_depth", 10.0), ("latency", 40.0), ("numa", 20.0)];
+        let all = [&rates[..], &[("completion_time", 30.0)]].concat();
+        assert_eq!(of(&all), [(next.to_owned(), 0.75), (depth.to_owned(), 3.0)]);
+        assert_eq!(of(&all[2..]), [(next.to_owned(), 1.5)]);
+        assert_eq!(of(&all[3..]), []);
+        assert_eq!(of(&rates), []);
     }
 
     #[test]
