@@ -28,6 +28,8 @@ pub struct DiscoveryLog {
     pub generation: u64,
     /// What there is to connect to.
     pub entries: Vec<Entry>,
+    /// Its head as it came, after the entries.
+    pub head: Header,
 }
 
 /// Why a discovery log cannot be had.
@@ -48,8 +50,8 @@ pub enum DiscoveryFault {
 /// changed in between.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoveryReader {
-    /// Generation and number of entries, as the head had them last.
-    head: Option<(u64, u64)>,
+    /// As it came last.
+    head: Option<Header>,
     entries: Vec<Entry>,
     changes: u32,
     whole: bool,
@@ -63,7 +65,7 @@ impl DiscoveryReader {
         }
         let left = match self.head {
             None => 0,
-            Some((_, count)) => count as usize - self.entries.len(),
+            Some(head) => head.numrec.get() as usize - self.entries.len(),
         };
         if left == 0 {
             return Some((0, HEADER_BYTES));
@@ -80,17 +82,16 @@ impl DiscoveryReader {
         let (offset, len) = self.wanted().expect("something is wanted");
         assert_eq!(data.len(), len, "what was wanted");
         if offset == 0 {
-            return self.take_head(&Header::read_from_bytes(data).expect("sizes are equal"));
+            return self.take_head(Header::read_from_bytes(data).expect("sizes are equal"));
         }
         let entry = |bytes| Entry::read_from_bytes(bytes).expect("sizes are equal");
         self.entries.extend(data.chunks_exact(ENTRY_BYTES).map(entry));
         Ok(())
     }
 
-    fn take_head(&mut self, header: &Header) -> Result<(), DiscoveryFault> {
-        let head = (header.genctr.get(), header.numrec.get());
-        if self.head == Some(head) {
-            self.whole = true;
+    fn take_head(&mut self, head: Header) -> Result<(), DiscoveryFault> {
+        if self.head.is_some_and(|last| (last.genctr, last.numrec) == (head.genctr, head.numrec)) {
+            (self.head, self.whole) = (Some(head), true);
             return Ok(());
         }
         if self.head.is_some() {
@@ -99,11 +100,11 @@ impl DiscoveryReader {
                 return Err(DiscoveryFault::Changing);
             }
         }
-        if head.1 > DISCOVERY_ENTRIES_MAX {
-            return Err(DiscoveryFault::TooMany(head.1));
+        if head.numrec.get() > DISCOVERY_ENTRIES_MAX {
+            return Err(DiscoveryFault::TooMany(head.numrec.get()));
         }
-        if header.recfmt.get() != 0 {
-            return Err(DiscoveryFault::Format(header.recfmt.get()));
+        if head.recfmt.get() != 0 {
+            return Err(DiscoveryFault::Format(head.recfmt.get()));
         }
         self.entries.clear();
         self.head = Some(head);
@@ -112,8 +113,8 @@ impl DiscoveryReader {
 
     /// The log; none before it is whole.
     pub fn finish(self) -> Option<DiscoveryLog> {
-        let (generation, _) = self.head.filter(|_| self.whole)?;
-        Some(DiscoveryLog { generation, entries: self.entries })
+        let head = self.head.filter(|_| self.whole)?;
+        Some(DiscoveryLog { generation: head.genctr.get(), entries: self.entries, head })
     }
 }
 
@@ -152,6 +153,7 @@ mod tests {
         let log = reader.finish().expect("it is whole");
         let ports: Vec<u16> = log.entries.iter().map(|entry| entry.portid.get()).collect();
         assert_eq!((log.generation, ports), (7, vec![0, 1, 2, 3, 4, 5]));
+        assert_eq!(log.head.as_bytes(), head(7, 6, 0));
     }
 
     #[test]
@@ -160,8 +162,8 @@ mod tests {
         reader.take(&head(1, 0, 0)).expect("it is good");
         assert_eq!(reader.wanted(), Some((0, 1024)));
         reader.take(&head(1, 0, 0)).expect("it is good");
-        let empty = DiscoveryLog { generation: 1, entries: Vec::new() };
-        assert_eq!(reader.finish(), Some(empty));
+        let log = reader.finish().expect("it is whole");
+        assert_eq!((log.generation, log.entries), (1, Vec::new()));
     }
 
     #[test]

@@ -257,6 +257,26 @@ mod tests {
         command().debug_assert();
     }
 
+    /// By the letters that nvme-cli has for `discover`, and those of them that others have, too.
+    #[test]
+    fn letters_are_nvme_clis() {
+        let line = "nvlane discover -a 192.0.2.1 -s 4420 -w 192.0.2.7 -f eth0 -k 30 -r log.bin";
+        let Command::Discover(args) = Cli::try_parse_from(line.split(' ')).unwrap().command else {
+            panic!("{line}")
+        };
+        assert_eq!(args.remote.host_traddr, Some([192, 0, 2, 7].into()));
+        assert_eq!(args.remote.host_iface.as_deref(), Some("eth0"));
+        assert_eq!((args.keep_alive_tmo, args.watch), (30, false));
+        assert_eq!(args.raw, Some("log.bin".into()));
+        let line = "nvlane get-log -i 2 -l 512 -r -w ::1 -f eth0 -a ::2 --nqn nqn.x";
+        let Command::GetLog(args) = Cli::try_parse_from(line.split(' ')).unwrap().command else {
+            panic!("{line}")
+        };
+        assert!(args.rae && args.remote.host_iface.is_some(), "{args:?}");
+        let told = |seconds| Cli::try_parse_from(["nvlane", "discover", "-k", seconds]).is_ok();
+        assert_eq!(["0", "4294967", "4294968"].map(told), [true, true, false]);
+    }
+
     #[test]
     fn every_command_has_examples() {
         fn visit(command: &clap::Command, path: &str) {

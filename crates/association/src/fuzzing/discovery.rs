@@ -40,8 +40,9 @@ pub(super) fn fuzz(script: &mut Script<'_>) {
         }
     }
     assert_eq!(reader.wanted(), None, "its head was the same twice");
-    let DiscoveryLog { generation, entries } = reader.finish().expect("it is whole");
+    let DiscoveryLog { generation, entries, head } = reader.finish().expect("it is whole");
     assert_eq!(generation, header.genctr.get());
+    assert_eq!(head, header, "as it came last");
     assert_eq!(entries.as_bytes(), said, "the entries of that generation, and no others");
 }
 

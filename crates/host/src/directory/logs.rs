@@ -321,7 +321,7 @@ mod model;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvme::log::discovery::AddressFamily;
+    use nvme::log::discovery::{AddressFamily, Header};
     use std::slice;
     use zerocopy::FromZeros;
 
@@ -344,7 +344,7 @@ mod tests {
     }
 
     fn log_of(entries: Vec<Entry>) -> Log {
-        let log = DiscoveryLog { generation: 3, entries };
+        let log = DiscoveryLog { generation: 3, entries, head: Header::new_zeroed() };
         Log::of(&log, "nqn.a", "192.0.2.9:8009".parse().expect("an address"))
     }
 

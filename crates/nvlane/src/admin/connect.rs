@@ -76,6 +76,12 @@ impl Remote {
         Ok(Remote { addresses, nqn, nsid: None, policy: None, host, options, locals })
     }
 
+    /// The same with another keep alive time-out.
+    pub fn kept_alive(mut self, keep_alive: Duration) -> Remote {
+        self.options.keep_alive = keep_alive;
+        self
+    }
+
     /// Reads `tcp://HOST[:PORT][,HOST[:PORT]...]/NQN[?ns=N&...]`, as a volume's URI is read; of `discovery://` a
     /// controller is asked for the addresses. Options that only I/O needs are left to whoever does I/O.
     pub fn parse(uri: &str, args: &RemoteArgs) -> Result<Remote> {

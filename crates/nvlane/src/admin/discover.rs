@@ -3,7 +3,7 @@
 use super::connect::{DISCOVERY_PORT, Remote};
 use super::{json, text};
 use crate::cli::{DiscoverArgs, Format};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use host::client::{DiscoveryLog, Reason};
 use nvme::fabrics::DISCOVERY_NQN;
 use nvme::log::discovery::{
@@ -21,7 +21,8 @@ const WATCH: Duration = Duration::from_secs(3600);
 /// `nvlane discover`.
 pub fn discover(args: &DiscoverArgs) -> Result<()> {
     let nqn = args.nqn.as_deref().unwrap_or(DISCOVERY_NQN);
-    let remote = Remote::at(&args.remote, DISCOVERY_PORT, nqn)?;
+    let remote = Remote::at(&args.remote, DISCOVERY_PORT, nqn)?
+        .kept_alive(Duration::from_secs(args.keep_alive_tmo.into()));
     let mut client = remote.connect()?;
     if args.watch {
         // A change after the log was read is told from now on. Who does not tell has a log nevertheless.
@@ -33,19 +34,28 @@ pub fn discover(args: &DiscoverArgs) -> Result<()> {
     }
     loop {
         let log = client.discovery_log()?;
-        let out = match args.output_format {
-            Format::Normal => text_of(&log).into_bytes(),
-            Format::Json => json::write(json_of(&log)),
-            Format::Binary => log.entries.as_bytes().to_vec(),
-        };
-        let mut stdout = io::stdout();
-        stdout.write_all(&out)?;
-        stdout.flush()?;
+        write(&log, args)?;
         if !args.watch {
             return Ok(());
         }
         while !client.discovery_change(WATCH)? {}
     }
+}
+
+/// To a file as nvme-cli writes it there, or to standard output.
+fn write(log: &DiscoveryLog, args: &DiscoverArgs) -> Result<()> {
+    if let Some(path) = &args.raw {
+        let page = [log.head.as_bytes(), log.entries.as_bytes()].concat();
+        return std::fs::write(path, page).with_context(|| path.display().to_string());
+    }
+    let out = match args.output_format {
+        Format::Normal => text_of(log).into_bytes(),
+        Format::Json => json::write(json_of(log)),
+        Format::Binary => log.entries.as_bytes().to_vec(),
+    };
+    let mut stdout = io::stdout();
+    stdout.write_all(&out)?;
+    Ok(stdout.flush()?)
 }
 
 fn text_of(log: &DiscoveryLog) -> String {
@@ -163,6 +173,7 @@ fn security(sectype: u8) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvme::log::discovery::Header;
     use zerocopy::FromZeros;
 
     #[test]
@@ -178,7 +189,7 @@ mod tests {
         entry.subnqn[..5].copy_from_slice(b"nqn.a");
         entry.traddr[..9].copy_from_slice(b"192.0.2.1");
         entry.eflags = 3.into();
-        let log = DiscoveryLog { generation: 9, entries: vec![entry] };
+        let log = DiscoveryLog { generation: 9, entries: vec![entry], head: Header::new_zeroed() };
         assert_eq!(
             text_of(&log),
             "
@@ -220,7 +231,8 @@ sectype: none
                 entry.traddr.fill_with(|| few[usize::from(random()) % few.len()]);
             }
             let shown = facts(&entry).len();
-            let log = DiscoveryLog { generation: 1, entries: vec![entry] };
+            let log =
+                DiscoveryLog { generation: 1, entries: vec![entry], head: Header::new_zeroed() };
             let text = text_of(&log);
             let obeyed = |letter: char| letter.is_control() && letter != '\n';
             assert!(!text.contains(obeyed), "{text:?}");

@@ -41,10 +41,10 @@ pub struct RemoteArgs {
     #[arg(short = 's', long, value_name = "PORT", requires = "traddr")]
     pub trsvcid: Option<u16>,
     /// Address of this host that the connection comes from.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(short = 'w', long, value_name = "ADDR")]
     pub host_traddr: Option<IpAddr>,
     /// Network interface of this host that the connection goes by.
-    #[arg(long, value_name = "NAME", value_parser = interface)]
+    #[arg(short = 'f', long, value_name = "NAME", value_parser = interface)]
     pub host_iface: Option<String>,
     /// Host NQN; /etc/nvme/hostnqn when left out, or one made from this machine's id.
     #[arg(short = 'q', long, value_name = "NQN")]
@@ -69,12 +69,17 @@ pub struct RemoteArgs {
     pub timeout: u64,
 }
 
+/// The controller is told milliseconds, in 32 bits.
+const KEEP_ALIVE_S_MAX: i64 = (u32::MAX / 1000) as i64;
+
 /// `nvlane discover`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvlane discover -a 192.0.2.1                     a discovery controller on port 8009
   nvlane discover -a 192.0.2.1 -s 4420 -o json     what an nvlane or Linux target has there
-  nvlane discover -a 192.0.2.1 --watch             and what becomes of it")]
+  nvlane discover -a 192.0.2.1 -w 192.0.2.7        by this address of this machine
+  nvlane discover -a 192.0.2.1 --watch             and what becomes of it
+  nvlane discover -a 192.0.2.1 --raw log.bin       the log page, for other programs")]
 pub struct DiscoverArgs {
     /// Which controller.
     #[command(flatten)]
@@ -82,9 +87,16 @@ pub struct DiscoverArgs {
     /// NQN of the discovery subsystem; the well-known one when left out.
     #[arg(short = 'n', long, value_name = "NQN")]
     pub nqn: Option<String>,
-    /// Stay connected, and write it again whenever the controller says that it has changed
-    #[arg(short, long)]
+    /// Stay connected, and write it again whenever the controller says that it has changed.
+    #[arg(long)]
     pub watch: bool,
+    /// Seconds of silence after which the controller may take this host for gone; 0: it is told of none. With --watch it hears
+    /// something twice as often.
+    #[arg(short = 'k', long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=KEEP_ALIVE_S_MAX), default_value_t = 120)]
+    pub keep_alive_tmo: u32,
+    /// Write the log page to this file, as it came, and nothing to standard output.
+    #[arg(short = 'r', long, value_name = "FILE")]
+    pub raw: Option<PathBuf>,
     /// How to write it.
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: Format,

@@ -1,12 +1,13 @@
 //! The commands that ask a controller, against a daemon: their text, and the shape of their JSON as
 //! docs/cli-json.md has it. A change here is a new schema version.
 
-use crate::daemon::{Daemon, nvlane};
+use crate::daemon::{Daemon, eventually, nvlane};
 use crate::host::{HOST_NQN, Host};
 use nvme::fabrics::DISCOVERY_NQN;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Stdio;
 
 const NQN: &str = "nqn.2026-11.com.example:a";
 
@@ -81,14 +82,40 @@ fn discover_lists_what_is_served() {
             "treq": "not specified, sq flow control disable supported",
         })
     );
+    let generation = log["genctr"].as_u64().unwrap();
     let binary: Vec<&str> = at.iter().copied().chain(["-o", "binary"]).collect();
-    assert_eq!(run(&binary).len(), 2048);
+    let records = run(&binary);
+    assert_eq!(records.len(), 2048);
+    let file = dir.path().join("log.bin");
+    let raw = [&at[..], &["-w", "127.0.0.1", "-k", "30", "-r", file.to_str().unwrap()]].concat();
+    assert_eq!(text(&raw), "");
+    let mut page = vec![0; 1024];
+    page[..8].copy_from_slice(&generation.to_le_bytes());
+    page[8] = 2;
+    assert!(std::fs::read(&file).unwrap() == [page, records].concat(), "the page as it is read");
 
     // A host that is not let in is not shown the subsystem.
     daemon.call("host_disallow", json!({"host": "*"}));
     let stranger: Vec<&str> =
         at.iter().copied().chain(["-q", "nqn.2014-08.org.example:x"]).collect();
     assert!(!text(&stranger).contains(NQN));
+}
+
+#[test]
+fn who_watches_says_after_what_silence_he_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let port = daemon.listeners[0].port().to_string();
+    let mut watch = nvlane();
+    watch.args(["discover", "-a", "127.0.0.1", "-s", &port, "--watch", "-k", "77"]);
+    let mut watch = watch.stdout(Stdio::null()).spawn().unwrap();
+    eventually("the controller was told", || {
+        let list = daemon.call("controller_list", json!({}));
+        let [one] = &list.as_array().unwrap()[..] else { return false };
+        (&one["discovery"], &one["keep_alive_ms"]) == (&json!(true), &json!(77_000))
+    });
+    watch.kill().unwrap();
+    watch.wait().unwrap();
 }
 
 #[test]
