@@ -1,6 +1,7 @@
 //! What may be sent again after a path failed it.
 
-use nvme::opcode::io as opcode;
+use nvme::log::{GetLogPage, Lid};
+use nvme::opcode::{admin, io as opcode};
 use nvme::{Command, Fuse, Status};
 
 /// What to do with a command that came back.
@@ -43,6 +44,16 @@ pub fn may_retry_copy(repeats: bool, status: Status) -> Retry {
         return Retry::No;
     }
     retry_failed(repeats, status)
+}
+
+/// The same of an admin command. Only those are sent again that change nothing, which the others' opcodes do not tell of:
+/// a command that was refused may have had its effect.
+#[inline]
+pub fn may_retry_admin(command: &Command, status: Status) -> Retry {
+    if status.is_success() || !admin_changes_nothing(command) {
+        return Retry::No;
+    }
+    retry_failed(true, status)
 }
 
 #[cold]
@@ -105,6 +116,23 @@ pub fn opcode_changes_nothing(code: u8) -> bool {
     )
 }
 
+/// Whether an admin command surely leaves the controller as it is: Identify, Get Features, and Get Log Page if it keeps
+/// the page's event (RAE). Pages do something at some values of LSP (Telemetry Host-Initiated, Persistent Event), and
+/// a vendor's may at any (NVMe Base 2.1, section 5.1.12).
+#[inline]
+pub fn admin_changes_nothing(command: &Command) -> bool {
+    const LID_VENDOR: Lid = Lid(0xc0);
+    let reads = match command.opcode {
+        admin::IDENTIFY | admin::GET_FEATURES => true,
+        admin::GET_LOG_PAGE => {
+            let page = GetLogPage::of(command);
+            page.retain_event && page.lsp == 0 && page.lid.0 < LID_VENDOR.0
+        }
+        _ => false,
+    };
+    reads && command.fuse() == Fuse::None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +192,40 @@ mod tests {
         for (opcode, fused, status, expected) in table {
             let got = may_retry(&command(opcode), fused, status);
             assert_eq!(got, expected, "opcode {opcode:#04x}, fused {fused}, {status}");
+        }
+    }
+
+    #[test]
+    fn admin_commands_that_change_nothing_are_retried() {
+        const KEEPS: u32 = 1 << 15;
+        let lsp = |value: u32| value << 8;
+        let table = [
+            (admin::IDENTIFY, 1, true),
+            (admin::GET_FEATURES, 7, true),
+            (admin::GET_LOG_PAGE, KEEPS | 2, true),
+            (admin::GET_LOG_PAGE, 2, false),
+            (admin::GET_LOG_PAGE, KEEPS | lsp(1) | 7, false),
+            (admin::GET_LOG_PAGE, KEEPS | 0xc0, false),
+            // Those of I/O commands of the same number are.
+            (opcode::FLUSH, KEEPS, false),
+            (opcode::WRITE, KEEPS, false),
+            (admin::SET_FEATURES, 7, false),
+            (admin::FORMAT_NVM, 0, false),
+            (0xc1, 0, false),
+        ];
+        for (opcode, cdw10, repeats) in table {
+            let command = Command { opcode, cdw10: cdw10.into(), ..Command::default() };
+            let got = |status| may_retry_admin(&command, status) != Retry::No;
+            for status in [
+                Status::HOST_PATHING_ERROR,
+                Status::COMMAND_INTERRUPTED,
+                Status::ABORT_REQUESTED,
+                Status::ANA_TRANSITION,
+            ] {
+                assert_eq!(got(status), repeats, "opcode {opcode:#04x}, {cdw10:#x}, {status}");
+                assert!(!got(status.dnr()));
+            }
+            assert!(!got(Status::SUCCESS) && !got(Status::INVALID_FIELD));
         }
     }
 

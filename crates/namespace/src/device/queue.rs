@@ -9,7 +9,7 @@ use super::ring::{self, Carrier};
 use super::status::{self, Circumstances};
 use super::{Device, RETRY_TIME, check, words};
 use crate::{Access, AccessWatcher, Data, Queue, Request};
-use association::retry::{Retry, may_retry};
+use association::retry::{Retry, may_retry, may_retry_admin};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, FixedFile, Interval, Reactor};
@@ -452,20 +452,23 @@ impl DeviceQueue {
             request.status = copy::refusal(request.status);
             request.result &= u64::from(u32::MAX);
         }
-        let waited = Duration::from_millis(request.scratch[WAITED]);
-        let again = !admin
-            && self.device.options.retries
-            && waited < RETRY_TIME
-            && may_try_again(&request, copies);
-        if !again {
-            return request.complete();
-        }
-        let tries = request.scratch[TRIES];
-        let pause = PAUSE.saturating_mul(1 << tries.min(10)).min(PAUSE_MAX);
         // What the driver cancelled may have taken its whole time-out, and may be what breaks the
         // controller: a few times and no more.
         let cancelled = matches!(result.unsigned_abs() as i32, libc::EINTR) && result < 0
             || request.status.code() == Status::ABORT_REQUESTED;
+        self.conclude(request, copies, cancelled);
+    }
+
+    /// A command has failed with its status: it is tried again if it may be, a few times where it was `cancelled`.
+    #[cold]
+    fn conclude(&self, mut request: Box<Request>, copies: bool, cancelled: bool) {
+        let waited = Duration::from_millis(request.scratch[WAITED]);
+        let again =
+            self.device.options.retries && waited < RETRY_TIME && may_try_again(&request, copies);
+        if !again {
+            return request.complete();
+        }
+        let pause = pause_after(request.scratch[TRIES] & !ADMIN);
         let counts = if cancelled { RETRY_TIME / CANCELLED_MAX } else { pause };
         request.scratch[TRIES] += 1;
         self.again(request, pause, counts);
@@ -568,6 +571,9 @@ impl Complete for Retries {
         let request = self.waiting.borrow_mut()[token as usize].take();
         let (Some(mut request), Some(queue)) = (request, self.queue.upgrade()) else { return };
         (request.status, request.result, request.os_error) = (Status::SUCCESS, 0, 0);
+        if request.scratch[TRIES] & ADMIN != 0 {
+            return queue.start_admin(request);
+        }
         queue.in_flight.enter();
         match queue.device.shape.check() {
             Ok(()) => {
@@ -582,9 +588,17 @@ impl Complete for Retries {
     }
 }
 
+/// The pause before a command is tried again that has been `tries` times before.
+fn pause_after(tries: u64) -> Duration {
+    PAUSE.saturating_mul(1 << tries.min(10)).min(PAUSE_MAX)
+}
+
 /// Whether a command that came back may be sent again. One of our own copies may wherever a write may: its
 /// sources do not overlap where it writes.
 fn may_try_again(request: &Request, copies: bool) -> bool {
+    if request.scratch[TRIES] & ADMIN != 0 {
+        return may_retry_admin(&request.command, request.status) != Retry::No;
+    }
     let write = Command { opcode: opcode::WRITE, ..Command::default() };
     let command = if copies { &write } else { &request.command };
     may_retry(command, false, request.status) != Retry::No
@@ -635,6 +649,29 @@ fn moves_blocks(code: u8) -> bool {
 mod tests {
     use super::*;
     use nvme::Command;
+    use nvme::opcode::admin as admin_opcode;
+
+    #[test]
+    fn admin_commands_are_tried_again_by_what_they_are_and_not_as_io_of_the_same_number() {
+        let tried = |opcode: u8, cdw10: u32, scratch: [u64; 4]| {
+            let mut request = Request::new();
+            request.command = Command { opcode, cdw10: cdw10.into(), ..Command::default() };
+            (request.scratch, request.status) = (scratch, Status::HOST_PATHING_ERROR);
+            may_try_again(&request, false)
+        };
+        const KEEPS: u32 = 1 << 15;
+        let second = [OF_ADMIN[0] + 1, 10, 0, 0];
+        for scratch in [OF_ADMIN, second] {
+            assert!(tried(admin_opcode::GET_LOG_PAGE, KEEPS, scratch));
+            assert!(!tried(admin_opcode::GET_LOG_PAGE, 0, scratch));
+            assert!(tried(admin_opcode::IDENTIFY, 0, scratch));
+            assert!(!tried(opcode::WRITE, 0, scratch), "Create I/O Submission Queue");
+        }
+        assert!(tried(opcode::READ, 0, [0; 4]) && tried(opcode::WRITE, 0, [1, 0, 0, 0]));
+        assert!(!tried(admin_opcode::IDENTIFY, 0, [0; 4]), "not an I/O command");
+        let pauses = [0, 1, 2, 30].map(pause_after);
+        assert_eq!(pauses.map(|pause| pause.as_millis()), [10, 20, 40, 1000]);
+    }
 
     #[test]
     fn what_the_driver_cancelled_may_have_been_carried_out() {

@@ -14,10 +14,13 @@ use uring::{NvmeOp, NvmeUringCmd, entry};
 
 impl DeviceQueue {
     #[cold]
-    pub(super) fn start_admin(&self, request: Box<Request>) {
+    pub(super) fn start_admin(&self, mut request: Box<Request>) {
         let (carrier, file) = match self.admin_file(&request) {
             Ok(found) => found,
-            Err(status) => return request.finish(status),
+            Err(status) => {
+                (request.status, request.result) = (status, 0);
+                return self.conclude(request, false, false);
+            }
         };
         let mut command = self.passed(&request, &Extents::of(&request), &request.command);
         if !matches!(command.nsid, 0 | NSID_ALL) {
