@@ -62,6 +62,15 @@ as_nobody "$EXAMPLE" "$plain" io 0x02 cdw10=8 cdw12=7 read=4096 2>/dev/null | cm
 as_nobody "$EXAMPLE" "$plain" io 0x00 2>/dev/null
 # A vendor's command takes CAP_SYS_ADMIN, whatever the permissions are.
 nobody_is_refused 'CAP_SYS_ADMIN.*Operation Denied' "$plain" io 0x82 read=512
+# said_by CHECK PROGRAM...: its state, as that doctor says
+said_by() {
+    local name=$1
+    shift
+    "$@" -o json | jq -r --arg name "$name" '.checks[] | select(.name == $name) | .state'
+}
+expect "vendor commands below a layer" "$(said_by vendor_commands as_nobody "$NVLANE" doctor "delay:1ms($plain)")" absent
+expect "root's vendor commands" "$(said_by vendor_commands "$NVLANE" doctor "$plain")" ok
+expect "root's controller" "$(said_by admin "$NVLANE" doctor "$controller")" ok
 # Admin commands go by the controller's device.
 nobody_is_refused "$controller: Permission denied.*Operation Denied" "$plain" admin 0x02 cdw10=0x007f0002 nsid=0xffffffff read=512
 expect_match "admin then" "$(fails as_nobody "$NVLANE" admin "$controller" -O 6 -l 4096 --cdw10 1 -r -b)" 'Permission denied'

@@ -22,6 +22,7 @@ use crate::cli::{DoctorArgs, ListFormat};
 use crate::serve::log;
 use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
@@ -63,6 +64,8 @@ struct Check {
     title: &'static str,
     /// nvlane, or the volume that was named, cannot do without.
     needed: bool,
+    /// The device that it is about, of those that the volume is on.
+    device: Option<String>,
     outcome: Outcome,
 }
 
@@ -87,11 +90,11 @@ enum State {
 
 impl Check {
     fn needed(name: &'static str, title: &'static str, outcome: Outcome) -> Check {
-        Check { name, title, needed: true, outcome }
+        Check { name, title, needed: true, device: None, outcome }
     }
 
     fn optional(name: &'static str, title: &'static str, outcome: Outcome) -> Check {
-        Check { name, title, needed: false, outcome }
+        Check { name, title, needed: false, device: None, outcome }
     }
 
     fn state(&self) -> State {
@@ -130,10 +133,16 @@ impl State {
 
 fn table(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.title.len()).max().unwrap_or(0);
+    let devices: BTreeSet<&String> = checks.iter().filter_map(|it| it.device.as_ref()).collect();
     let mut text = String::new();
     for check in checks {
         let (state, outcome) = (check.state().word(), &check.outcome);
-        let _ = writeln!(text, "{state:<8} {:width$}  {}", check.title, outcome.found);
+        // Of several, which one.
+        let of = match &check.device {
+            Some(device) if devices.len() > 1 => format!("{device}: "),
+            _ => String::new(),
+        };
+        let _ = writeln!(text, "{state:<8} {:width$}  {of}{}", check.title, outcome.found);
         if let Some(mend) = &outcome.mend {
             let _ = writeln!(text, "{:<8} {:width$}  mend: {mend}", "", "");
         }
@@ -147,6 +156,7 @@ fn json(volume: Option<&str>, checks: &[Check]) -> String {
             "name": check.name,
             "state": check.state().word(),
             "needed": check.needed,
+            "device": check.device,
             "found": check.outcome.found,
             "mend": check.outcome.mend,
         })

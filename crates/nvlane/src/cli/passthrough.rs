@@ -134,6 +134,7 @@ impl PassthroughArgs {
 #[command(after_help = "Examples:
   nvlane doctor                          this kernel, this user
   nvlane doctor /dev/ng0n1               and what this device allows
+  nvlane doctor /dev/nvme0               and whether this controller takes admin commands
   nvlane doctor disk.img -o json | jq -r '.checks[] | select(.state == \"missing\") | .mend'
 
 Each line says whether a capability is to be had, found out by trying it; of one that is not, what is
@@ -141,7 +142,7 @@ missing and the command that mends it. The exit status is 0 if nothing that nvla
 (and the volume, if one is named, can be opened), 1 if something is. Optional features that are absent
 do not affect the exit status.")]
 pub struct DoctorArgs {
-    /// A volume to look at as well: a path or a URI.
+    /// A volume to look at as well, or a controller: a path or a URI.
     pub volume: Option<String>,
     /// How to write it.
     #[arg(short, long, value_enum, default_value = "normal")]

@@ -1,9 +1,10 @@
-//! A volume: whether it opens, and of a device what this user may do with it.
+//! A volume: whether it opens, and of the devices that it is on what this user may do with them. Or a controller.
 
 mod nvme_node;
 
 use super::{Check, Outcome, machine};
 use crate::patience::{MOMENT, Patience};
+use namespace::device::controller;
 use nvme::limits::Passthrough;
 use nvme_node::Node;
 use std::fs;
@@ -14,14 +15,36 @@ use volume::session::{Session, SessionConfig, Submission};
 use volume::{Kind, OpenOptions, Uri};
 
 pub fn check(uri: &str, checks: &mut Vec<Check>) {
-    checks.push(Check::needed("volume", "the volume", opened(uri)));
-    let Some(path) = path_of(uri) else { return };
-    let path = path.as_path();
-    if let Some(node) = Node::of(path) {
-        node.check(checks);
-    } else if let Some(queue) = block_queue(path) {
-        checks.push(Check::optional("poll_queues", "poll queues", poll_queues(&queue)));
+    if controller::is_named_like_one(Path::new(uri)) {
+        let device = Some(uri.to_owned());
+        let admin = nvme_node::admin_by(uri);
+        checks.push(Check { device, ..Check::needed("admin", "admin commands", admin) });
+        return;
     }
+    checks.push(Check::needed("volume", "the volume", opened(uri)));
+    let Ok(uri) = uri.parse::<Uri>() else { return };
+    let mut paths = Vec::new();
+    leaves(&uri, &mut paths);
+    for path in paths {
+        let first = checks.len();
+        if let Some(node) = Node::of(&path) {
+            node.check(checks);
+        } else if let Some(queue) = block_queue(&path) {
+            checks.push(Check::optional("poll_queues", "poll queues", poll_queues(&queue)));
+        }
+        for check in &mut checks[first..] {
+            check.device = Some(path.display().to_string());
+            // A layer may do without one of several.
+            check.needed &= uri.children().is_empty();
+        }
+    }
+}
+
+/// The files and devices that a volume is on, each once, whatever layers there are.
+fn leaves(uri: &Uri, paths: &mut Vec<PathBuf>) {
+    let own = file_of(&uri.kind).filter(|path| !paths.contains(path));
+    paths.extend(own);
+    uri.children().iter().for_each(|child| leaves(child, paths));
 }
 
 /// Opens it and reads its first block, unless it is a device that this user may not open.
@@ -45,9 +68,13 @@ fn opened(uri: &str) -> Outcome {
 
 /// The file or device that a URI names, whatever its options; None for layers and what is no file.
 fn path_of(uri: &str) -> Option<PathBuf> {
-    match uri.parse::<Uri>().ok()?.kind {
-        Kind::File { path, .. } => Some(path),
-        Kind::Device(device) => Some(device.path),
+    file_of(&uri.parse::<Uri>().ok()?.kind)
+}
+
+fn file_of(kind: &Kind) -> Option<PathBuf> {
+    match kind {
+        Kind::File { path, .. } => Some(path.clone()),
+        Kind::Device(device) => Some(device.path.clone()),
         _ => None,
     }
 }
@@ -125,6 +152,49 @@ fn poll_queues(queue: &Path) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_devices_of_a_volume_are_those_below_its_layers() {
+        let found = |uri: &str| {
+            let mut paths = Vec::new();
+            leaves(&uri.parse().unwrap(), &mut paths);
+            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(found("/dev/ng0n1?poll"), "/dev/ng0n1");
+        assert_eq!(found("delay:1ms(/dev/ng0n1)"), "/dev/ng0n1");
+        let paths = "multipath:(delay:1ms(/dev/ng0n1),/dev/ng1n1?passthrough=io,/dev/ng0n1,mem:1M)";
+        assert_eq!(found(paths), "/dev/ng0n1 /dev/ng1n1");
+        assert_eq!(found("tcp://h/nqn.x:y"), "");
+    }
+
+    /// Neither is there: what is said of them is about them all the same.
+    #[test]
+    fn each_device_of_a_layer_has_checks_of_its_own() {
+        let checks = |uri: &str| {
+            let mut checks = Vec::new();
+            check(uri, &mut checks);
+            checks
+        };
+        let of = |checks: &[Check], device: &str| {
+            let of = checks.iter().filter(|check| check.device.as_deref() == Some(device));
+            of.map(|check| (check.name, check.needed)).collect::<Vec<_>>()
+        };
+        let names = ["char_device", "char_device_write", "admin", "poll_queues"];
+        let layered = checks("linear:(/dev/ng9998n1,/dev/ng9999n1)");
+        assert_eq!((layered[0].name, layered[0].needed), ("volume", true));
+        for device in ["/dev/ng9998n1", "/dev/ng9999n1"] {
+            assert_eq!(of(&layered, device), names.map(|name| (name, false)));
+        }
+        let text = crate::doctor::table(&layered);
+        assert!(text.contains("  /dev/ng9999n1: there is no /dev/ng9999n1"), "{text}");
+        let one = checks("/dev/ng9998n1");
+        assert_eq!(of(&one, "/dev/ng9998n1"), names.map(|name| (name, name == "char_device")));
+        assert!(!crate::doctor::table(&one).contains("/dev/ng9998n1: there"));
+        // A controller is no volume.
+        let controller = checks("/dev/nvme9999");
+        assert_eq!(of(&controller, "/dev/nvme9999"), [("admin", true)]);
+        assert_eq!(controller.len(), 1);
+    }
 
     #[test]
     fn the_mend_names_the_file_and_nothing_else() {

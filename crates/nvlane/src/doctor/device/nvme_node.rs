@@ -1,4 +1,4 @@
-//! An NVMe character device: permissions, effects log, admin commands, poll queues.
+//! An NVMe character device: permissions, effects log, vendor specific commands, admin commands, poll queues.
 
 use super::{Check, Outcome, poll_queues};
 use crate::doctor::machine;
@@ -89,6 +89,8 @@ impl Node {
         if let Ok(file) = &write.or(read) {
             let effects = self.effects(file);
             checks.push(Check::optional("effects_log", "unprivileged commands", effects));
+            let vendor = vendor(&smart_log(file));
+            checks.push(Check::optional("vendor_commands", "vendor specific commands", vendor));
         }
         checks.push(Check::optional("admin", "admin commands", self.admin()));
         let queue =
@@ -122,27 +124,7 @@ impl Node {
         let Some(controller) = self.controller() else {
             return Outcome::never(format!("no controller of {} is known in /sys", self.name));
         };
-        let path = format!("/dev/{controller}");
-        let file = match open_node(Path::new(&path)) {
-            Ok(file) => file,
-            Err(error) => return machine::node(&path, &error, "nvme"),
-        };
-        let mut log = [0; 512];
-        let dwords_z = log.len() as u32 / 4 - 1;
-        let command = Passthrough {
-            opcode: GET_LOG_PAGE,
-            nsid: u32::MAX,
-            cdw10: LOG_SMART | dwords_z << 16,
-            ..Passthrough::default()
-        };
-        match pass(&file, IOCTL_ADMIN64, command, &mut log) {
-            Ok(()) => Outcome::yes(format!("{path} opens, and its SMART log was read")),
-            Err(error) if error.raw_os_error() == Some(libc::EACCES) => Outcome::no(
-                format!("{path} opens, but admin commands other than Identify need CAP_SYS_ADMIN"),
-                machine::with_capabilities("cap_sys_admin"),
-            ),
-            Err(error) => Outcome::never(format!("{path}: reading its SMART log: {error}")),
-        }
+        admin_by(&format!("/dev/{controller}"))
     }
 
     /// A controller of the namespace: its own, or of a multipath head any.
@@ -151,6 +133,34 @@ impl Node {
         let device = fs::canonicalize(device).ok()?;
         let own = device.file_name()?.to_str()?;
         if is_controller(own) { Some(own.to_owned()) } else { any_of(&device) }
+    }
+}
+
+/// Reads the SMART log of a controller through its node.
+pub fn admin_by(path: &str) -> Outcome {
+    let file = match open_node(Path::new(path)) {
+        Ok(file) => file,
+        Err(error) => return machine::node(path, &error, "nvme"),
+    };
+    match smart_log(&file) {
+        Ok(()) => Outcome::yes(format!("{path} opens, and its SMART log was read")),
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Outcome::no(
+            format!("{path} opens, but admin commands other than Identify need CAP_SYS_ADMIN"),
+            machine::with_capabilities("cap_sys_admin"),
+        ),
+        Err(error) => Outcome::never(format!("{path}: reading its SMART log: {error}")),
+    }
+}
+
+/// What the kernel makes of vendor specific I/O commands of this user, of which none is sent: it has them need
+/// CAP_SYS_ADMIN, whatever the effects log says and however the node was opened, as it has a log page.
+fn vendor(log: &io::Result<()>) -> Outcome {
+    match log {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Outcome::no(
+            "vendor specific I/O commands need CAP_SYS_ADMIN, whoever may write to the node",
+            machine::with_capabilities("cap_sys_admin"),
+        ),
+        _ => Outcome::yes("vendor specific I/O commands of this user are passed through"),
     }
 }
 
@@ -215,6 +225,19 @@ fn not_identified(error: &io::Error) -> Outcome {
         ),
         _ => Outcome::never(format!("Identify Controller: {error}")),
     }
+}
+
+/// Reads the SMART log, which the kernel lets only CAP_SYS_ADMIN do.
+fn smart_log(file: &File) -> io::Result<()> {
+    let mut log = [0; 512];
+    let dwords_z = log.len() as u32 / 4 - 1;
+    let command = Passthrough {
+        opcode: GET_LOG_PAGE,
+        nsid: u32::MAX,
+        cdw10: LOG_SMART | dwords_z << 16,
+        ..Passthrough::default()
+    };
+    pass(file, IOCTL_ADMIN64, command, &mut log)
 }
 
 /// Reads the log, as the kernel does.
@@ -366,6 +389,17 @@ mod tests {
         assert!(denied.mend.unwrap().starts_with("sudo setcap cap_sys_admin+ep /"));
         let other = not_identified(&io::Error::from_raw_os_error(libc::ENODEV));
         assert!(other.mend.is_none() && other.found.starts_with("Identify Controller: "));
+    }
+
+    #[test]
+    fn vendor_commands_are_for_those_who_may_read_a_log_page() {
+        let denied = vendor(&Err(io::Error::from_raw_os_error(libc::EACCES)));
+        assert!(!denied.has && denied.found.contains("need CAP_SYS_ADMIN"), "{}", denied.found);
+        assert!(denied.mend.unwrap().starts_with("sudo setcap cap_sys_admin+ep /"));
+        // The kernel let it pass, whatever the controller says of it.
+        for log in [Ok(()), Err(io::Error::other("Invalid Log Page"))] {
+            assert!(vendor(&log).has);
+        }
     }
 
     #[test]
