@@ -342,6 +342,24 @@ mod tests {
         args.command
     }
 
+    /// Numbers of more than 53 bits are rounded by jq, which is how scripts read them.
+    #[test]
+    fn all_digits_of_a_result_are_told_as_text() {
+        let args = parsed(&["-O", "0x7d"]);
+        let command = command(&args);
+        let exchange = Exchange { uri: "mem:1M", admin: false, args: &args, command, reads: false };
+        for (result, told) in [(u64::MAX, "0xffffffffffffffff"), (0, "0x0")] {
+            let status = Status::SUCCESS;
+            let done = Outcome { status, result, data: Bytes::None, metadata: Bytes::None };
+            let json = show::outcome_json(&exchange, &done, None, false);
+            let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+            assert_eq!(
+                (json["result"].as_u64(), &json["result_hex"]),
+                (Some(result), &told.into())
+            );
+        }
+    }
+
     #[test]
     fn flags_become_the_command() {
         let long = [

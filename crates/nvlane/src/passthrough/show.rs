@@ -80,7 +80,9 @@ pub fn outcome_json(
             "do_not_retry": status.0 & Status::DNR != 0,
         }),
     );
+    // jq and others have 53 bits for a number.
     object.insert("result".into(), done.result.into());
+    object.insert("result_hex".into(), format!("{:#x}", done.result).into());
     if let Some(latency) = latency {
         object.insert("latency_ns".into(), (latency.as_nanos() as u64).into());
     }
