@@ -3,6 +3,7 @@
 #include "../../include/nvlane_aio.h"
 #include <dirent.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #define NR 16
 static struct iocb iocbs[NR];
@@ -518,6 +519,71 @@ static void fixed_buffers(int fd, unsigned more)
     buffers = before;
 }
 
+/* Requests lie within what was pinned: neither begin before it nor end behind it. */
+static void outside_of_buffers(int fd, unsigned more)
+{
+    context ctx = NULL;
+    uintptr_t index = 1;
+    struct iocb **list = (struct iocb **)&index;
+    struct io_event event;
+    const struct { long shift; size_t bytes; int wanted; } parts[] = {
+        {-512, 512, -EFAULT}, {-512, 4096, -EFAULT}, {-512, 4096 + 512, -EFAULT}, {-512, 4096 + 1024, -EFAULT},
+        {512, 4096, -EFAULT}, {4096, 512, -EFAULT}, {0, 4096 + 512, -EFAULT},
+        {0, 512, 1}, {512, 4096 - 512, 1}, {4096 - 512, 512, 1},
+    };
+    prepare(fd, 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_FIXEDBUFS | more, iocbs, NULL, NULL, &ctx), 0);
+    memset(buffers, 77, NR * 4096);
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        iocbs[1] = iocb_of(PREAD, fd, buffers + 4096 + parts[i].shift, parts[i].bytes, 0);
+        CHECK(io_submit(ctx, 1, list), parts[i].wanted);
+        if (parts[i].wanted != 1)
+            continue;
+        CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+        CHECK(event.res, parts[i].bytes);
+    }
+    CHECK(buffers[4095], 77);
+    CHECK(buffers[8192], 77);
+    CHECK(io_destroy(ctx), 0);
+}
+
+/* In a process of its own: one may not lock more memory later, nor get a capability back. Half of the buffers would do, so that
+   there is room for what others of this user have, and for a ring, which recent kernels count as well. */
+static void limit_of_pinned(int fd)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        enum { EACH = 4 << 20 };
+        struct rlimit limit;
+        char *memory = mmap(NULL, NR * EACH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct { uint32_t version; int pid; } header = {0x20080522, 0};
+        struct { uint32_t effective, permitted, inheritable; } rights[2];
+        context ctx = NULL;
+        CHECK(syscall(SYS_capget, &header, rights), 0);
+        /* CAP_IPC_LOCK, which is not held to the limit. */
+        rights[0].effective &= ~(1U << 14);
+        CHECK(syscall(SYS_capset, &header, rights), 0);
+        CHECK(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+        if (limit.rlim_max > NR / 2 * EACH)
+            limit.rlim_max = NR / 2 * EACH;
+        limit.rlim_cur = limit.rlim_max;
+        CHECK(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+        prepare(fd, 0);
+        for (int i = 0; i < NR; i++)
+            iocbs[i].buf = (uintptr_t)memory + i * EACH, iocbs[i].nbytes = EACH;
+        CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_FIXEDBUFS, iocbs, NULL, NULL, &ctx), -ENOMEM);
+        CHECK(ctx == NULL, 1);
+        CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB, iocbs, NULL, NULL, &ctx), 0);
+        CHECK(io_destroy(ctx), 0);
+        fflush(stdout);
+        _exit(failed);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    CHECK(status, 0);
+}
+
 /* A context goes also when what is in flight would never end. */
 static void endless(unsigned more)
 {
@@ -606,6 +672,10 @@ int main(int count, char **arguments)
     fixed_buffers(cached, 0);
     fixed_buffers(direct, 0);
     fixed_buffers(direct, IOCTX_FLAG_FIXEDFILES);
+    outside_of_buffers(cached, 0);
+    outside_of_buffers(cached, IOCTX_FLAG_FIXEDFILES);
+    outside_of_buffers(cached, IOCTX_FLAG_SQTHREAD);
+    limit_of_pinned(cached);
     endless(0);
     endless(IOCTX_FLAG_SQTHREAD);
     endless(IOCTX_FLAG_SQWQ);
