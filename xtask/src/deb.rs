@@ -28,6 +28,10 @@ const FILES: [(&str, &str); 7] = [
     ("LICENSE-MIT", "usr/share/doc/nvlane/copyright"),
 ];
 
+/// Where the libaio is, for those who name it, beside which programs find the system's; and its second name, as Debian 13 has it.
+const AIO_FOLDER: &str = "usr/lib/nvlane";
+const AIO_NAMES: [&str; 2] = ["libaio.so.1", "libaio.so.1t64"];
+
 /// Files of a folder of the checkout whose names end so, and where they go.
 const FOLDERS: [(&str, &str, &str); 5] = [
     ("docs", ".md", "usr/share/doc/nvlane/docs"),
@@ -136,18 +140,13 @@ fn pack() -> Result<PathBuf> {
 fn stage(built: &Path, root: &Path) -> Result<()> {
     let checkout = checkout()?;
     copy(&built.join("nvlane"), &root.join("usr/bin/nvlane"), 0o755)?;
-    let aio = root.join("usr/lib/nvlane");
-    copy(&built.join("libnvlane_aio.so"), &aio.join("libaio.so.1"), 0o644)?;
-    // As Debian 13 calls it.
-    symlink("libaio.so.1", aio.join("libaio.so.1t64"))?;
+    stage_aio(built, root)?;
     let libraries = libraries()?;
     copy(&built.join("libnvlane.so"), &root.join(&libraries).join(SONAME), 0o644)?;
     symlink(SONAME, root.join(&libraries).join("libnvlane.so"))?;
     let described = pkg_config(&libraries, env!("CARGO_PKG_VERSION"));
     write(&root.join(&libraries).join("pkgconfig/nvlane.pc"), described.as_bytes(), 0o644)?;
-    for (from, to) in FILES {
-        copy(&checkout.join(from), &root.join(to), 0o644)?;
-    }
+    stage_files(&checkout, root)?;
     for (folder, end, to) in FOLDERS {
         for entry in fs::read_dir(checkout.join(folder))? {
             let path = entry?.path();
@@ -158,6 +157,18 @@ fn stage(built: &Path, root: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The libaio, by both of its names.
+fn stage_aio(built: &Path, root: &Path) -> Result<()> {
+    let (folder, [name, second]) = (root.join(AIO_FOLDER), AIO_NAMES);
+    copy(&built.join("libnvlane_aio.so"), &folder.join(name), 0o644)?;
+    Ok(symlink(name, folder.join(second))?)
+}
+
+/// Single files of the checkout.
+fn stage_files(checkout: &Path, root: &Path) -> Result<()> {
+    FILES.iter().try_for_each(|(from, to)| copy(&checkout.join(from), &root.join(to), 0o644))
 }
 
 /// Where this architecture has its libraries, without the first slash.
@@ -221,5 +232,28 @@ fn clear(folder: &Path) -> Result<()> {
             Err(error).with_context(|| folder.display().to_string())
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_libaio_its_header_and_its_page_are_where_they_are_looked_for() {
+        let folder = std::env::temp_dir().join(format!("nvlane-deb-{}", std::process::id()));
+        let (built, root) = (folder.join("built"), folder.join("root"));
+        write(&built.join("libnvlane_aio.so"), b"a library", 0o755).unwrap();
+        stage_aio(&built, &root).unwrap();
+        stage_files(&checkout().unwrap(), &root).unwrap();
+        for name in ["libaio.so.1", "libaio.so.1t64"] {
+            assert_eq!(fs::read(root.join("usr/lib/nvlane").join(name)).unwrap(), b"a library");
+        }
+        let second = fs::read_link(root.join("usr/lib/nvlane/libaio.so.1t64")).unwrap();
+        assert_eq!(second, Path::new("libaio.so.1"), "within the package");
+        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+        assert!(text("usr/include/nvlane_aio.h").contains("io_setup2"));
+        assert!(text("usr/share/man/man3/nvlane_aio.3").contains(".TH NVLANE_AIO 3"));
+        clear(&folder).unwrap();
     }
 }
