@@ -399,6 +399,9 @@ impl Bench {
             }
             Kind::Setup2Thread => {
                 report.figure(format!("io_setup2_sqthread_over_aio_qd{depth}"), rate);
+                if depth == 1 {
+                    report.figure("io_setup2_sqthread_submit_ns", submit());
+                }
             }
             Kind::Setup2Rings => {
                 report.figure(format!("io_setup2_rings_over_aio_qd{depth}"), rate);
