@@ -353,7 +353,7 @@ impl Batch<'_> {
             // SAFETY: passed on to the caller.
             Course::Kernel => unsafe { self.hand_over(index) },
             // SAFETY: passed on to the caller.
-            Course::Allocate => unsafe { self.allocate(index) },
+            Course::Allocate => unsafe { self.allocate(address, index) },
             // SAFETY: passed on to the caller.
             Course::Stream => unsafe { self.read_stream(&iocb, address, index) },
             Course::Settle(reason) => {
@@ -511,7 +511,9 @@ impl Batch<'_> {
     ///
     /// # Safety
     /// As `submit`.
-    unsafe fn allocate(&mut self, index: usize) -> Result<(), i32> {
+    unsafe fn allocate(&mut self, address: usize, index: usize) -> Result<(), i32> {
+        // As the kernel does, and so that the page is met: only then the next one is usual. What is wrong it tells.
+        let _ = caller::write(address + std::mem::offset_of!(Iocb, key), 0_u32);
         let place = self.iocbs + index * size_of::<usize>();
         let most = self.nr - index as u32;
         let count = course::allocating(place, most, &mut self.submitting.files);

@@ -12,6 +12,7 @@
  * depth threads DIRECTORY    the same by two threads that submit, while a third waits for events, for as long as it takes
  * depth reapers DIRECTORY    the same, and a fourth waits again and again for a moment
  * depth holes DIRECTORY      lists of writes into holes of a file, which no worker thread of io_uring's may be made for
+ * depth sparse DIRECTORY     one write at a time into holes, each waited for at once
  * depth beyond DIRECTORY     the same beyond its end
  * depth written DIRECTORY    the same where all is written
  */
@@ -434,6 +435,18 @@ static void holes(int in_use)
     written_to(file_of("holes", O_RDWR | O_DIRECT, 4 << 20), 4 << 20, 0);
 }
 
+static void sparse(int in_use)
+{
+    enum { WRITES = 1000, APART = 4 * BYTES };
+    int file = file_of("sparse", O_RDWR | O_DIRECT, WRITES * APART);
+    (void)in_use;
+    for (int i = 0; i < WRITES; i++)
+        if (outcome(ctx, iocb_of(PWRITE, file, memory, BYTES, (off_t)i * APART)) != BYTES)
+            CHECK(i, -1);
+    CHECK(workers(), 0);
+    close(file);
+}
+
 static void beyond(int in_use)
 {
     (void)in_use;
@@ -449,7 +462,7 @@ static void written(int in_use)
 }
 
 static const struct test_case cases[] = {
-    {"holes", holes}, {"beyond", beyond}, {"written", written},
+    {"holes", holes}, {"sparse", sparse}, {"beyond", beyond}, {"written", written},
     {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"again", again}, {"beside", beside}, {"deep", deep}, {"waves", waves}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
 };
 

@@ -117,6 +117,9 @@ fn what_is_to_be_allocated_is_the_kernels_in_lists_as_well() {
     assert_eq!(ways_of("holes", "ring"), [0, 320, 0]);
     let [ring, native, _] = ways_of("holes", "auto");
     assert!(ring == 0 && native == 320, "{ring} by io_uring, {native} natively");
+    assert_eq!(ways_of("sparse", "ring"), [0, 1000, 0]);
+    // Who waits for each at once has it written at once, wherever it goes.
+    assert!((0..5).any(|_| ways_of("sparse", "auto")[2] > 500));
     assert_eq!(ways_of("beyond", "ring")[0], 0);
     assert_eq!(ways_of("written", "ring"), [320, 0, 0]);
 }
