@@ -13,8 +13,6 @@ pub enum Course {
     Here { write: bool, flags: u32, entry: Entry },
     /// The real `io_submit`.
     Kernel,
-    /// The same, of a write past the page cache.
-    Allocate,
     /// The same, once there is something to be read.
     Stream,
     /// The same, and for good.
@@ -40,19 +38,6 @@ impl Course {
             _ => Course::Kernel,
         }
     }
-}
-
-/// How many iocbs of a list, from that place on and at most so many, are the kernel's since their writes have blocks
-/// allocated: it takes them with one call. One, where the first is for something else.
-pub fn allocating(list: usize, most: u32, files: &mut Files) -> u32 {
-    let mut allocates = |index: &u32| {
-        let Some(iocb) = iocb_at(list + *index as usize * size_of::<usize>()) else { return false };
-        let is_plain = iocb.opcode == abi::PWRITE && iocb.flags | iocb.rw_flags == 0;
-        let end = (iocb.offset as u64).saturating_add(iocb.nbytes);
-        let file = if is_plain { files.known(iocb.fildes) } else { None };
-        file.is_some_and(|file| file.writable && file.allocates(end))
-    };
-    (0..most).take_while(|index| allocates(index)).count().max(1) as u32
 }
 
 /// How many iocbs of a list, from that place on and at most so many, are the kernel's for their priorities alone: it
@@ -129,7 +114,6 @@ fn transfer(iocb: &Iocb, files: &mut Files, many: bool) -> Course {
         .with_op_flags(flags);
     let way = file.way;
     match way {
-        Way::Ring if write && file.allocates(end) => Course::Allocate,
         // What is written here has the thread's priority and no other.
         Way::Ring if write && file.extends(end) && priority != 0 => Course::Kernel,
         Way::Ring if write && file.extends(end) => Course::Here { write, flags, entry },
@@ -217,7 +201,7 @@ fn reachable(address: u64, bytes: u64) -> bool {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
-    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    use std::os::unix::fs::OpenOptionsExt;
 
     /// Of `struct io_uring_sqe`: its opcode (byte 0), and `rw_flags` or `fsync_flags` (byte 28).
     fn told(entry: Entry) -> (u8, u32) {
@@ -236,14 +220,6 @@ mod tests {
         (folder, file)
     }
 
-    /// Writes all of it down.
-    fn store(fildes: i32) {
-        let again = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fildes}"));
-        let again = again.unwrap();
-        again.write_all_at(&[1; 1 << 16], 0).unwrap();
-        again.sync_all().unwrap();
-    }
-
     /// Past the page cache, where the kernel's block layer is told of it.
     #[test]
     fn a_priority_is_passed_on_once_the_kernel_has_taken_it() {
@@ -253,7 +229,6 @@ mod tests {
         let mut submitting = Submitting::new(Files::new());
         let (_folder, file) = file(libc::O_DIRECT);
         let fildes = file.as_raw_fd();
-        store(fildes);
         let iocb = |opcode, reqprio, offset| Iocb {
             opcode,
             fildes,
@@ -289,34 +264,6 @@ mod tests {
         }
     }
 
-    /// Writes into holes are the kernel's, as many of a list as are alike; what is stored goes to the ring.
-    #[test]
-    fn what_has_blocks_to_be_allocated_is_the_kernels_together() {
-        let (_folder, file) = file(libc::O_DIRECT);
-        let fildes = file.as_raw_fd();
-        let iocb =
-            |opcode, offset| Iocb { opcode, fildes, nbytes: 4096, offset, ..Iocb::default() };
-        let three = [iocb(abi::PWRITE, 0), iocb(abi::PWRITE, 4096), iocb(abi::PREAD, 8192)];
-        let list = three.each_ref().map(|iocb| std::ptr::from_ref(iocb) as usize);
-        let ways = |submitting: &mut Submitting| {
-            let mut allocates = |iocb| match Course::of(iocb, submitting, false) {
-                Course::Allocate => true,
-                Course::Ring(..) => false,
-                _ => panic!("neither to the ring nor to the kernel"),
-            };
-            three.each_ref().map(&mut allocates)
-        };
-        let mut submitting = Submitting::new(Files::new());
-        assert_eq!(ways(&mut submitting), [true, true, false]);
-        let mut together = |most| allocating(list.as_ptr() as usize, most, &mut submitting.files);
-        assert_eq!([together(1), together(2), together(3)], [1, 2, 2]);
-        store(fildes);
-        // What is known stays so until the next look.
-        assert_eq!(ways(&mut submitting), [true, true, false]);
-        while ways(&mut submitting)[0] {}
-        assert_eq!(ways(&mut Submitting::new(Files::new())), [false; 3]);
-    }
-
     /// In the numbers of linux/io_uring.h and linux/fs.h.
     #[test]
     fn what_is_to_be_durable_is_told_to_the_ring() {
@@ -326,7 +273,6 @@ mod tests {
             let mut submitting = Submitting::new(Files::new());
             let (_folder, file) = file(flags);
             let fildes = file.as_raw_fd();
-            store(fildes);
             let mut course = |opcode, rw_flags, nbytes| {
                 let iocb = Iocb { opcode, rw_flags, fildes, nbytes, ..Iocb::default() };
                 Course::of(&iocb, &mut submitting, false)

@@ -2,7 +2,7 @@
 //!
 //! | file | reads | writes |
 //! |---|---|---|
-//! | O_DIRECT, and the kernel can submit without blocking | io_uring | io_uring, or the real io_submit where blocks are to be allocated |
+//! | O_DIRECT, and the kernel can submit without blocking | io_uring | io_uring |
 //! | through the page cache | preadv2 at once if cached, else io_uring; pread at once where all was cached of late | pwritev2 |
 //! | tmpfs | preadv2 | pwritev2 |
 //! | O_DIRECT, and the kernel cannot: io_uring would use worker threads | the real io_submit | same |
@@ -138,10 +138,6 @@ pub struct File {
     pub writable: bool,
     /// Writes beyond its end are carried out here, as ext4 makes them wait in any case.
     extends_here: bool,
-    /// Writes have blocks allocated, for which io_uring would use worker threads: all of them, as the file has holes; or
-    /// those beyond its end, as of the last look.
-    has_holes: bool,
-    extends_natively: bool,
     /// Read through the page cache.
     read_cached: bool,
     /// Read where that is submitted, whether it has to wait or not.
@@ -166,8 +162,6 @@ const UNKNOWN: File = File {
     readable: false,
     writable: false,
     extends_here: false,
-    has_holes: false,
-    extends_natively: false,
     read_cached: false,
     read_here: false,
     ring_end: [0; 2],
@@ -302,30 +296,15 @@ impl File {
             return false;
         }
         if let Some(stat) = stat(self.fd) {
-            self.note_size(&stat);
+            self.note_size(stat.st_size as u64);
         }
         end >= self.ring_end[1]
     }
 
-    /// Whether a write up to `end` may have blocks allocated, for which io_uring would use a worker thread.
-    #[inline]
-    pub fn allocates(&self, end: u64) -> bool {
-        self.has_holes || self.extends_natively && end >= self.ring_end[1]
-    }
-
-    /// Derives from the file's size, and from how much of it is stored, what goes to io_uring.
-    fn note_size(&mut self, stat: &libc::stat) {
-        const UNIT: u64 = 512;
-        let size = stat.st_size as u64;
-        let is_ring = self.way == Way::Ring;
-        self.has_holes =
-            is_ring && is_regular(stat) && (stat.st_blocks as u64) < size.div_ceil(UNIT);
-        let all = |allowed: bool| if allowed && is_ring { u64::MAX } else { 0 };
-        let writes = match self.extends_here || self.extends_natively {
-            _ if self.has_holes => 0,
-            true => size.saturating_add(1),
-            false => u64::MAX,
-        };
+    /// Derives from the file's size what goes to io_uring.
+    fn note_size(&mut self, size: u64) {
+        let all = |allowed: bool| if allowed && self.way == Way::Ring { u64::MAX } else { 0 };
+        let writes = if self.extends_here { size.saturating_add(1) } else { u64::MAX };
         self.ring_end = [all(self.readable), all(self.writable).min(writes)];
     }
 
@@ -383,7 +362,7 @@ fn look(file: &mut File, fd: i32) -> bool {
         && (file.status, file.device, file.inode) == (status, stat.st_dev, stat.st_ino);
     file.uses = 1;
     if same {
-        file.note_size(&stat);
+        file.note_size(stat.st_size as u64);
         return true;
     }
     let access = Access::from_status(status);
@@ -406,10 +385,7 @@ fn look(file: &mut File, fd: i32) -> bool {
     file.way = way(file, &stat, file_system);
     file.read_cached = file.way == Way::Cached && file.readable;
     file.read_here = file.way == Way::Here && file.readable;
-    file.extends_natively = file.way == Way::Ring
-        && matches!(file_system, XFS_MAGIC | BTRFS_MAGIC)
-        && is_regular(&stat);
-    file.note_size(&stat);
+    file.note_size(stat.st_size as u64);
     true
 }
 
@@ -433,10 +409,6 @@ fn way(file: &File, stat: &libc::stat, file_system: i64) -> Way {
         (false, true) => Way::Cached,
         (false, false) => Way::Here,
     }
-}
-
-fn is_regular(stat: &libc::stat) -> bool {
-    stat.st_mode & libc::S_IFMT == libc::S_IFREG
 }
 
 /// Whether the kernel can start I/O on the file without blocking (`FMODE_NOWAIT`): else io_uring
@@ -514,7 +486,9 @@ pub fn has_blocks(fd: i32) -> bool {
 /// Whether a read of a regular file that has come as far as that byte is over, since the file ends there.
 #[cold]
 pub fn ends_by(fd: i32, end: u64) -> bool {
-    stat(fd).is_some_and(|stat| is_regular(&stat) && end >= stat.st_size as u64)
+    stat(fd).is_some_and(|stat| {
+        stat.st_mode & libc::S_IFMT == libc::S_IFREG && end >= stat.st_size as u64
+    })
 }
 
 /// Magic number of its file system.

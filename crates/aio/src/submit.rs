@@ -341,7 +341,7 @@ impl Batch<'_> {
         let address = caller::read::<usize>(place).map_err(|_| fault)?;
         let iocb = caller::read::<Iocb>(address).map_err(|_| fault)?;
         let course = Course::of(&iocb, &mut self.submitting, self.many);
-        if !matches!(course, Course::Ring(..) | Course::Allocate) {
+        if !matches!(course, Course::Ring(..)) {
             self.submitting.few = 0;
         }
         match course {
@@ -352,8 +352,6 @@ impl Batch<'_> {
             }
             // SAFETY: passed on to the caller.
             Course::Kernel => unsafe { self.hand_over(index) },
-            // SAFETY: passed on to the caller.
-            Course::Allocate => unsafe { self.allocate(address, index) },
             // SAFETY: passed on to the caller.
             Course::Stream => unsafe { self.read_stream(&iocb, address, index) },
             Course::Settle(reason) => {
@@ -506,53 +504,13 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Writes that have blocks allocated, to the kernel's context: few at a time are few, and one alone may turn out to be
-    /// waited for at once, as if they went by the ring.
-    ///
-    /// # Safety
-    /// As `submit`.
-    unsafe fn allocate(&mut self, address: usize, index: usize) -> Result<(), i32> {
-        // As the kernel does, and so that the page is met: only then the next one is usual. What is wrong it tells.
-        let _ = caller::write(address + std::mem::offset_of!(Iocb, key), 0_u32);
-        let place = self.iocbs + index * size_of::<usize>();
-        let most = self.nr - index as u32;
-        let count = course::allocating(place, most, &mut self.submitting.files);
-        let context = self.context;
-        // SAFETY: passed on to the caller.
-        unsafe { self.hand_over_these(index, count)? };
-        if index > 0 || self.done + 1 < self.nr {
-            return Ok(());
-        }
-        if context.is_ring() && self.submitting.has_few(self.nr) {
-            context.rest(&mut self.submitting);
-        }
-        let is_alone =
-            context.outstanding.load(Relaxed) == 0 && context.native.pending.load(Relaxed) == 1;
-        if self.nr == 1 && self.submitting.may_wait && is_alone {
-            context.prompt.begin();
-        } else {
-            context.prompt.forget();
-        }
-        Ok(())
-    }
-
     /// # Safety
     /// As `submit`.
     #[cold]
     unsafe fn hand_over(&mut self, index: usize) -> Result<(), i32> {
-        let place = self.iocbs + index * size_of::<usize>();
-        let count = course::asking(place, self.nr - index as u32, &self.submitting);
-        // SAFETY: passed on to the caller.
-        unsafe { self.hand_over_these(index, count) }
-    }
-
-    /// So many together.
-    ///
-    /// # Safety
-    /// As `submit`.
-    unsafe fn hand_over_these(&mut self, index: usize, count: u32) -> Result<(), i32> {
         self.flush()?;
         let place = self.iocbs + index * size_of::<usize>();
+        let count = course::asking(place, self.nr - index as u32, &self.submitting);
         // Once they are taken their memory may be gone.
         let priority = course::priority_of(place + (count as usize - 1) * size_of::<usize>());
         // SAFETY: passed on to the caller.

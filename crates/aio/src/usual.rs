@@ -78,8 +78,7 @@ pub unsafe fn queue_one(
     let Some(iocb) = usual(address) else { return One::Other };
     let Some(file) = submitting.files.known(iocb.fildes) else { return One::Other };
     let (write, end) = (usize::from(iocb.opcode), iocb.offset as u64 + iocb.nbytes);
-    let is_waited_for = waits && write == 1 && file.allocates(end);
-    if !(file.goes_by_ring(write, end) || is_waited_for) {
+    if !file.goes_by_ring(write, end) {
         if write == 0 && file.is_worth_trying() && iocb.nbytes > 0 {
             return One::Cached(address, iocb);
         }

@@ -72,7 +72,8 @@ static void killed(int in_use)
     volatile long *written = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(written != MAP_FAILED, 1);
     for (int round = 0; round < KILLED; round++) {
-        int fd = filled("killed", O_RDWR | O_DIRECT, PLACES * BLOCK);
+        close(file_of("killed", O_RDWR, PLACES * BLOCK));
+        int fd = file_of("killed", O_RDWR | O_DIRECT, 0);
         *written = 0;
         fflush(stdout);
         pid_t child = fork();

@@ -11,13 +11,8 @@
  * depth turns DIRECTORY      few, then lists, again and again, by one thread
  * depth threads DIRECTORY    the same by two threads that submit, while a third waits for events, for as long as it takes
  * depth reapers DIRECTORY    the same, and a fourth waits again and again for a moment
- * depth holes DIRECTORY      lists of writes into holes of a file, which no worker thread of io_uring's may be made for
- * depth sparse DIRECTORY     one write at a time into holes, each waited for at once
- * depth beyond DIRECTORY     the same beyond its end
- * depth written DIRECTORY    the same where all is written
  */
 #include "aio.h"
-#include <dirent.h>
 #include <sys/resource.h>
 
 enum { BYTES = 4096, BLOCKS = 64, LIST = 8, FEW = 600, SLOTS = 64 };
@@ -384,85 +379,7 @@ static void threads(int reapers)
     CHECK(in_flight, 0);
 }
 
-/* Worker threads of io_uring's in this process. */
-static int workers(void)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    int found = 0;
-    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
-        char path[300], name[32] = "";
-        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
-        FILE *file = fopen(path, "r");
-        if (file && fgets(name, sizeof name, file))
-            found += !strncmp(name, "iou-wrk-", 8);
-        if (file)
-            fclose(file);
-    }
-    closedir(tasks);
-    return found;
-}
-
-/* Lists of 8 writes to a file of so many bytes, of which none was written: its second half, or from its end on. */
-static void written_to(int file, off_t bytes, int is_beyond)
-{
-    enum { LISTS = 40 };
-    struct iocb iocbs[LIST], *list[LIST];
-    struct io_event events[LIST];
-    int made = 0;
-    memset(memory, 7, LIST * BYTES);
-    for (int i = 0; i < LISTS; i++) {
-        for (int j = 0; j < LIST; j++) {
-            off_t offset = bytes / (is_beyond ? 1 : 2) + (off_t)(i * LIST + j) * BYTES;
-            iocbs[j] = iocb_of(PWRITE, file, memory + j * BYTES, BYTES, offset);
-            list[j] = &iocbs[j];
-        }
-        submit_all(list, LIST);
-        CHECK(io_getevents(ctx, LIST, LIST, events, NULL), LIST);
-        for (int j = 0; j < LIST; j++)
-            if (events[j].res != BYTES)
-                CHECK(events[j].res, BYTES);
-        made += workers();
-    }
-    CHECK(made, 0);
-    CHECK(pread(file, memory, BYTES, bytes / (is_beyond ? 1 : 2)), BYTES);
-    CHECK(memory[BYTES - 1], 7);
-    close(file);
-}
-
-static void holes(int in_use)
-{
-    (void)in_use;
-    written_to(file_of("holes", O_RDWR | O_DIRECT, 4 << 20), 4 << 20, 0);
-}
-
-static void sparse(int in_use)
-{
-    enum { WRITES = 1000, APART = 4 * BYTES };
-    int file = file_of("sparse", O_RDWR | O_DIRECT, WRITES * APART);
-    (void)in_use;
-    for (int i = 0; i < WRITES; i++)
-        if (outcome(ctx, iocb_of(PWRITE, file, memory, BYTES, (off_t)i * APART)) != BYTES)
-            CHECK(i, -1);
-    CHECK(workers(), 0);
-    close(file);
-}
-
-static void beyond(int in_use)
-{
-    (void)in_use;
-    written_to(filled("beyond", O_RDWR | O_DIRECT, 1 << 20), 1 << 20, 1);
-}
-
-static void written(int in_use)
-{
-    (void)in_use;
-    int file = filled("written", O_RDWR | O_DIRECT, 4 << 20);
-    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    written_to(file, 4 << 20, 0);
-}
-
 static const struct test_case cases[] = {
-    {"holes", holes}, {"sparse", sparse}, {"beyond", beyond}, {"written", written},
     {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"again", again}, {"beside", beside}, {"deep", deep}, {"waves", waves}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
 };
 

@@ -102,7 +102,7 @@ static void write_only(int in_use)
     }
 }
 
-/* Past the page cache a thread leaves nothing undone, also where its requests wait for workers: writes into holes that are new. */
+/* Past the page cache a thread leaves nothing undone, also where its requests wait for workers: writes into holes. */
 static void direct_left(int in_use)
 {
     enum { COUNT = 8, SIZE = 4096 };
@@ -112,9 +112,7 @@ static void direct_left(int in_use)
         left_in = made(2 * COUNT, in_use);
         close(filled("source", O_RDONLY, 65536));
         int source = file_of("source", O_RDONLY | O_DIRECT, 0);
-        int fd = filled("holes", O_RDWR | O_DIRECT, 1 << 20);
-        CHECK(outcome(left_in, iocb_of(PWRITE, fd, buffer, SIZE, 0)), SIZE);
-        CHECK(ftruncate(fd, 0) || ftruncate(fd, 1 << 20), 0);
+        int fd = file_of("holes", O_RDWR | O_TRUNC | O_DIRECT, 1 << 20);
         for (int i = 0; i < COUNT; i++) {
             left_behind[i] = iocb_of(PWRITE, fd, buffer, SIZE, 2 * SIZE * i);
             if (i % 2)

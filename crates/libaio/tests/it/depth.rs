@@ -2,7 +2,6 @@
 //! whichever way it goes.
 
 use super::*;
-use std::os::unix::fs::OpenOptionsExt;
 
 /// Runs a case of depth.c in that mode: by io_uring, natively, and at once.
 fn ways_of(case: &str, mode: &str) -> [u64; 3] {
@@ -98,30 +97,6 @@ fn two_that_wait_are_told_of_everything() {
         assert!(native > 1_000, "{native} natively");
     }
     ways_of("reapers", "ring");
-}
-
-/// Whether files of the tests' folder are to be had past the page cache.
-fn is_direct() -> bool {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).custom_flags(libc::O_DIRECT);
-    options.open(scratch().path().join("direct")).is_ok()
-}
-
-/// 40 lists of 8. io_uring would have worker threads allocate their blocks, which is seen in the program itself.
-#[test]
-fn what_is_to_be_allocated_is_the_kernels_in_lists_as_well() {
-    if !is_direct() {
-        eprintln!("not checked: writes that allocate blocks: no O_DIRECT in the tests' folder");
-        return;
-    }
-    assert_eq!(ways_of("holes", "ring"), [0, 320, 0]);
-    let [ring, native, _] = ways_of("holes", "auto");
-    assert!(ring == 0 && native == 320, "{ring} by io_uring, {native} natively");
-    assert_eq!(ways_of("sparse", "ring"), [0, 1000, 0]);
-    // Who waits for each at once has it written at once, wherever it goes.
-    assert!((0..5).any(|_| ways_of("sparse", "auto")[2] > 500));
-    assert_eq!(ways_of("beyond", "ring")[0], 0);
-    assert_eq!(ways_of("written", "ring"), [320, 0, 0]);
 }
 
 /// What is wrong with a request is said as libaio says it, however many were right before.
