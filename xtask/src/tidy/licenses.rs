@@ -3,6 +3,7 @@
 
 use std::iter::Peekable;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -14,14 +15,22 @@ use crate::process::{capture, cargo};
 pub(super) fn licenses(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
     let path = Path::new("deny.toml");
     let deny: Value = toml::from_str(&tree.text(path)?.unwrap_or_default())?;
-    let words = ["metadata", "--locked", "--offline", "--all-features", "--format-version=1"];
-    let said = capture(cargo()?.args(words).arg("--filter-platform=host-tuple"))?;
+    let words = ["metadata", "--locked", "--all-features", "--format-version=1"];
+    let platform = format!("--filter-platform={}", platform()?);
+    let said = capture(cargo()?.args(words).arg(platform))?;
     let found: Value = serde_json::from_str(&said)?;
     for package in found["packages"].as_array().context("cargo metadata has no packages")? {
         let refusals = refusals(&deny, package).into_iter();
         refusals.for_each(|what| complain(complaints, path, None, what));
     }
     Ok(())
+}
+
+/// The target triple of this machine.
+fn platform() -> Result<String> {
+    let told = capture(Command::new("rustc").arg("-vV"))?;
+    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not tell its host")?.to_owned())
 }
 
 /// What is wrong with a package, as `cargo metadata` describes it.

@@ -155,11 +155,13 @@ pub fn admin_by(path: &str) -> Outcome {
 /// What the kernel makes of vendor specific I/O commands of this user, of which none is sent: it has them need
 /// CAP_SYS_ADMIN, whatever the effects log says and however the node was opened, as it has a log page.
 fn vendor(log: &io::Result<()>) -> Outcome {
-    match log {
-        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Outcome::no(
+    match log.as_ref().map_err(|error| (error, error.raw_os_error())) {
+        Err((_, Some(libc::EACCES))) => Outcome::no(
             "vendor specific I/O commands need CAP_SYS_ADMIN, whoever may write to the node",
             machine::with_capabilities("cap_sys_admin"),
         ),
+        // It has not come to that question.
+        Err((error, Some(_))) => Outcome::never(format!("reading the SMART log: {error}")),
         _ => Outcome::yes("vendor specific I/O commands of this user are passed through"),
     }
 }
