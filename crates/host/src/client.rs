@@ -23,7 +23,7 @@ mod link;
 mod log;
 
 pub use error::{ClientError, Reason};
-pub use identify::{Descriptor, Identify, NAMESPACES_MAX, lba_format, lba_format_index};
+pub use identify::{Descriptor, Identify, NAMESPACES_MAX, lba_format};
 pub use log::{AnaGroup, AnaGroups, LOG_BYTES_MAX, LogPage};
 
 use association::SHUTDOWN_TIME;

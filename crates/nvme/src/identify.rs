@@ -458,6 +458,11 @@ wire! {
 }
 
 impl Namespace {
+    /// Which of the LBA formats is in use, below 64: FLBAS bits 3:0, and bits 6:5 above them (NVM 1.1, Figure 114).
+    pub fn format_index(&self) -> usize {
+        usize::from(self.flbas & 0xf | self.flbas >> 1 & 0x30)
+    }
+
     /// Blocks that writes do best in multiples of (NPWG); 0 if that is not told.
     pub fn optimal_write_blocks(&self) -> u32 {
         match self.nsfeat & 0b11 << 4 {

@@ -4,45 +4,34 @@ use crate::Reactor;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Ticks of the processor within which the clock is not read again: 13 ms at 5 GHz, 67 ms at 1 GHz.
-#[cfg(target_arch = "x86_64")]
+/// Ticks of the processor's counter within which the clock is not read again: 13 ms at 5 GHz, 67 ms at 1 GHz.
 const TICKS: u64 = 1 << 26;
 
-/// A time that passes again and again. Asking whether it has costs a look at the processor's counter, where there is one,
-/// instead of at the clock, which is an eighth of what a turn with one command takes; it is told up to 70 ms late.
+/// A time that passes again and again. Asking whether it has costs a look at the processor's counter, where one is known,
+/// and not at the clock, for which commands would be 1.7 % slower (docs/performance.md); it is told up to 70 ms late.
 pub struct Interval {
     period: Duration,
     end: Cell<Instant>,
     /// The counter when the clock was last read.
-    #[cfg(target_arch = "x86_64")]
     read: Cell<u64>,
 }
 
 impl Interval {
     /// Begins now.
     pub fn new(period: Duration) -> Interval {
-        Interval {
-            period,
-            end: Cell::new(Instant::now() + period),
-            #[cfg(target_arch = "x86_64")]
-            read: Cell::new(0),
-        }
+        Interval { period, end: Cell::new(Instant::now() + period), read: Cell::new(0) }
     }
 
     /// Whether it is over.
     #[inline]
     pub fn is_over(&self, reactor: &Reactor) -> bool {
-        // SAFETY: every processor of this architecture has the instruction.
-        #[cfg(target_arch = "x86_64")]
-        let ticks = unsafe { core::arch::x86_64::_rdtsc() };
-        // One that was put back is far away, too.
-        #[cfg(target_arch = "x86_64")]
-        if ticks.wrapping_sub(self.read.get()) < TICKS {
+        let ticks = ticks();
+        // A counter that was put back is far away, too.
+        if ticks.is_some_and(|ticks| ticks.wrapping_sub(self.read.get()) < TICKS) {
             return false;
         }
         let is_over = self.ends_before(reactor.now());
-        #[cfg(target_arch = "x86_64")]
-        if !is_over {
+        if let (false, Some(ticks)) = (is_over, ticks) {
             self.read.set(ticks);
         }
         is_over
@@ -57,6 +46,17 @@ impl Interval {
     fn ends_before(&self, now: Instant) -> bool {
         now >= self.end.get()
     }
+}
+
+/// The processor's counter; none where none is known here.
+#[inline(always)]
+fn ticks() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: all processors of this architecture have it. A process that forbids itself to read it cannot read the clock
+    // either, which the kernel takes from there (prctl(2), PR_SET_TSC).
+    return Some(unsafe { core::arch::x86_64::_rdtsc() });
+    #[cfg(not(target_arch = "x86_64"))]
+    None
 }
 
 #[cfg(test)]

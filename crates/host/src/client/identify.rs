@@ -49,12 +49,7 @@ pub struct Descriptor {
 
 /// The format that a namespace has.
 pub fn lba_format(namespace: &identify::Namespace) -> LbaFormat {
-    namespace.lbaf[lba_format_index(namespace)]
-}
-
-/// Its index, below 64: FLBAS bits 3:0, and bits 6:5 above them (NVM 1.1, Figure 114).
-pub fn lba_format_index(namespace: &identify::Namespace) -> usize {
-    usize::from(namespace.flbas & 0xf | namespace.flbas >> 1 & 0x30)
+    namespace.lbaf[namespace.format_index()]
 }
 
 impl Client {

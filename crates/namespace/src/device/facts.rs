@@ -1,7 +1,7 @@
 //! What a namespace can do, from its Identify data and from what the kernel takes.
 
 use super::protection::Protection;
-use super::shape::{self, Shape};
+use super::shape::Shape;
 use super::sysfs::QueueLimits;
 use nvme::Limits;
 use nvme::copy::Format;
@@ -95,7 +95,7 @@ pub(super) fn limits(
     };
     let copy = copy(&controller, &namespace, metadata_bytes);
     let zone_format = data.zoned_namespace.map(|data| {
-        let at = ZONE_FORMATS + shape::format_index(&namespace) * ZONE_FORMAT_BYTES;
+        let at = ZONE_FORMATS + namespace.format_index() * ZONE_FORMAT_BYTES;
         u32::from(data[at + ZONE_EXTENSION_AT]) * ZONE_EXTENSION_UNIT
     });
     let facts = Facts {

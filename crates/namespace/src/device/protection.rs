@@ -12,7 +12,6 @@
 //! A Compare has nothing added or taken off: the controller compares the blocks' protection information with what
 //! comes with the command.
 
-use super::shape;
 use nvme::identify::{self, DATA_BYTES};
 use nvme::opcode::io as opcode;
 use uring::NvmeUringCmd;
@@ -51,7 +50,7 @@ impl Protection {
             let Ok(nvm) = identify::NvmNamespace::ref_from_bytes(data) else {
                 unreachable!("Identify data is as long as its structure")
             };
-            nvm.elbaf[shape::format_index(namespace)].get()
+            nvm.elbaf[namespace.format_index()].get()
         });
         // Storage Tag Size, and the Protection Information Format: 0 is that with a guard of 16 bits.
         let (storage_bits, guard) = (format & 0x7f, format >> 7 & 3);

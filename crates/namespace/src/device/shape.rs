@@ -31,7 +31,7 @@ pub(super) struct Shape {
 impl Shape {
     /// None if the namespace names a format that there is not.
     pub(super) fn of(namespace: &identify::Namespace) -> Option<Shape> {
-        let format = namespace.lbaf.get(format_index(namespace))?;
+        let format = namespace.lbaf.get(namespace.format_index())?;
         let LbaFormat { ms, lbads, .. } = format;
         Some(Shape {
             block_shift: *lbads,
@@ -45,11 +45,6 @@ impl Shape {
 /// Like no namespace in use.
 pub(super) const UNKNOWN: Shape =
     Shape { block_shift: 0, metadata_bytes: 0, is_extended: false, protection: 0 };
-
-/// The format in use: FLBAS, bits 3:0, with 6:5 above them.
-pub(super) fn format_index(namespace: &identify::Namespace) -> usize {
-    usize::from(namespace.flbas & 0xf | namespace.flbas >> 1 & 0x30)
-}
 
 /// Set in [`Watch::state`] once the shape was found to be another.
 const CHANGED: u32 = 1 << 31;

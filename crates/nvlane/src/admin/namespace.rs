@@ -2,7 +2,6 @@
 //! table.
 
 use super::fields::{Field, More, Table, bit, bytes, decimal, either, hex, hex_text, value};
-use host::client::lba_format_index;
 use nvme::identify::{DATA_BYTES, LbaFormat, Namespace};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -120,7 +119,7 @@ fn formats(data: &[u8]) -> (Vec<LbaFormat>, usize) {
     // NLBAF is zero-based; formats with attributes of their own follow (NULBAF).
     let count = usize::from(namespace.nlbaf_z) + 1 + usize::from(data[82]);
     let formats = namespace.lbaf.iter().copied().take(count).collect();
-    (formats, lba_format_index(namespace))
+    (formats, namespace.format_index())
 }
 
 fn formats_text(data: &[u8], human: bool) -> String {

@@ -18,10 +18,14 @@ pub fn opened(volume: &str) -> Option<[Uri; 2]> {
     Some([small?, large?])
 }
 
-/// Whether both name one volume with the same settings, one of them before it was opened perhaps.
+/// Whether both may name one volume with the same settings, one of them before it was opened perhaps: also where a relative
+/// path in that one keeps it from being known.
 pub fn is_same(one: &str, other: &str) -> bool {
-    let alike = |(one, other): ([Uri; 2], [Uri; 2])| one.iter().zip(&other).any(|(a, b)| a == b);
-    one == other || opened(one).zip(opened(other)).is_some_and(alike)
+    match (opened(one), opened(other)) {
+        _ if one == other => true,
+        (Some(one), Some(other)) => one.iter().zip(&other).any(|(a, b)| a == b),
+        (one, other) => one.is_some() || other.is_some(),
+    }
 }
 
 /// As `Namespace::uri` has it; none where a path is relative, to where the daemon is started.
@@ -86,6 +90,7 @@ mod tests {
             format!("{folder}/../{}/{name}", folder.to_string().rsplit('/').next().unwrap());
         assert!(is_same(&parent, &open), "{parent}: {open}");
         assert!(opened("a.img").is_none() && opened("rate:1G(./a.img)").is_none());
+        assert!(is_same("a.img", &open) && !is_same("a.img", "./b.img"));
     }
 
     #[test]

@@ -181,8 +181,8 @@ mod tests {
         ] {
             let uuid = machine.volume(first, NQN, &BTreeSet::new());
             // It may have been changed since by `ctl`, and kept its names.
-            for now in [first, "file:/now?bs=512"] {
-                let last = config(now, Some(uuid), Some(identity::nguid(uuid)));
+            for served in [first, "file:/now?bs=512"] {
+                let last = config(served, Some(uuid), Some(identity::nguid(uuid)));
                 let told = renamed(&last, &config(next, None, None), Some(machine));
                 let wanted = [("UUID", uuid), ("NGUID", identity::nguid(uuid))];
                 let wanted = wanted.map(|(kind, was)| told_of(kind, MADE, was));
