@@ -9,6 +9,7 @@ use nvme::fabrics::CNTLID_DYNAMIC;
 use nvme::{Command, Status, opcode};
 use nvme_tcp::FatalError;
 use nvme_tcp::pdu::{Kind, dgst};
+use rustix::net::sockopt;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -480,38 +481,48 @@ fn what_waits_is_not_begun_once_either_side_has_ended_the_connection() {
     }
 }
 
-/// A connection whose commands wait is not read, so its end is behind what nobody looks at.
+/// A connection whose commands wait is not read, so its end is behind what nobody looks at. A host
+/// that resets, as Linux does, is heard also where what it sent does not fit into the socket.
 #[test]
 fn what_waits_is_not_begun_once_its_host_has_gone() {
-    let directory = directory();
-    let rig = Rig::empty(2);
-    rig.add(1, file(&directory, 64 << 20, 12, 2, Duration::ZERO));
-    let admin = rig.host().enabled();
-    let [mut io, mut other] = [1, 2].map(|qid| rig.host().io(&admin, qid));
-    io.settle();
-    let all = rig.server.stats().expect("running").cores[1].buffer_bytes_free;
-    // Odd ones are on the core of the first queue.
-    let mut hogs: Vec<_> = (1..=32).map(|at| rig.host().io(&admin, 2 * at + 1)).collect();
-    for hog in &mut hogs {
-        never_send(hog, 1);
-        hog.await_word();
+    // Just more than it reads, which fits; and more than fits.
+    for (writes, resets) in [(70, false), (100, true)] {
+        let directory = directory();
+        let rig = Rig::empty(2);
+        rig.add(1, file(&directory, 64 << 20, 12, 2, Duration::ZERO));
+        let admin = rig.host().enabled();
+        let [mut io, mut other] = [1, 2].map(|qid| rig.host().io(&admin, qid));
+        io.settle();
+        let all = rig.server.stats().expect("running").cores[1].buffer_bytes_free;
+        // Odd ones are on the core of the first queue.
+        let mut hogs: Vec<_> = (1..=32).map(|at| rig.host().io(&admin, 2 * at + 1)).collect();
+        for hog in &mut hogs {
+            never_send(hog, 1);
+            hog.await_word();
+        }
+        for slba in 0..writes {
+            let write = Command::blocks(opcode::io::WRITE, 1, slba, 1);
+            io.issue(write, Bytes::InCapsule(&[1; 4096]));
+        }
+        // It has read as much as it takes, and sleeps.
+        thread::sleep(Duration::from_millis(100));
+        if resets {
+            sockopt::set_socket_linger(&io.socket.stream, Some(Duration::ZERO)).expect("a socket");
+            drop(io);
+        } else {
+            io.socket.stream.shutdown(Shutdown::Both).expect("connected");
+        }
+        for slba in (0..100).step_by(4) {
+            other.write(1, slba, 4, &[2; 4 * 4096]);
+        }
+        drop(hogs);
+        await_free(&rig, 1, all);
+        let connections = || rig.server.stats().expect("running").cores[1].connections;
+        let begin = Instant::now();
+        while connections() != 0 {
+            assert!(begin.elapsed() < PATIENCE, "the connection is still there");
+        }
+        let read = other.read(1, 0, 100, 100 * 4096);
+        assert!(read.iter().all(|byte| *byte == 2), "resets: {resets}");
     }
-    for slba in 0..100 {
-        let write = Command::blocks(opcode::io::WRITE, 1, slba, 1);
-        io.issue(write, Bytes::InCapsule(&[1; 4096]));
-    }
-    // It has read as much as it takes, and sleeps.
-    thread::sleep(Duration::from_millis(100));
-    io.socket.stream.shutdown(Shutdown::Both).expect("connected");
-    for slba in (0..100).step_by(4) {
-        other.write(1, slba, 4, &[2; 4 * 4096]);
-    }
-    drop(hogs);
-    await_free(&rig, 1, all);
-    let connections = || rig.server.stats().expect("running").cores[1].connections;
-    let begin = Instant::now();
-    while connections() != 0 {
-        assert!(begin.elapsed() < PATIENCE, "the connection is still there");
-    }
-    assert!(other.read(1, 0, 100, 100 * 4096).iter().all(|byte| *byte == 2));
 }

@@ -48,6 +48,9 @@ impl Connection {
 
     /// Whether the host has closed the connection, also if nothing is read of it now. What waits is
     /// not begun then: the host may have sent it by another way, and newer data since.
+    ///
+    /// The end of a stream is not seen while a full socket keeps bytes before it away; a reset is. Linux resets,
+    /// and our own host waits until its bytes have arrived or resets, before it sends commands again.
     #[cold]
     pub(super) fn is_abandoned(&self) -> bool {
         hung_up(self.stream.as_raw_fd())
