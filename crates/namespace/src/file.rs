@@ -25,6 +25,7 @@ mod offload;
 mod open;
 mod queue;
 mod snapshot;
+mod syncs;
 mod write_back;
 
 pub use made::Made;
@@ -46,6 +47,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use syncs::Syncs;
 
 /// Largest data transfer of one command: the largest buffer of the pool.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -73,6 +75,7 @@ pub struct File {
     /// What `resize` took away, until the file has grown from outside.
     shrunk: Mutex<Option<Shrunk>>,
     copying: Copying,
+    syncs: Syncs,
     /// How often data could not be made durable.
     failed_syncs: AtomicU64,
     /// How often the kernel had dropped some for that.
@@ -141,33 +144,9 @@ impl File {
         }
     }
 
-    /// Data could not be made durable. If the kernel `has_dropped` some, whoever had written it is not told by the kernel any more.
-    fn sync_failed(&self, has_dropped: bool) {
-        if has_dropped {
-            *self.dropped_at() = Some(Instant::now());
-            self.dropped.fetch_add(1, Ordering::Release);
-        }
-        self.failed_syncs.fetch_add(1, Ordering::Release);
-    }
-
     /// Some devices turn out to be unable to when they are first asked.
     fn makes_holes(&self) -> bool {
         self.punches && self.zeroes_by.hole.load(Ordering::Relaxed)
-    }
-
-    fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Acquire)
-    }
-
-    fn dropped_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.dropped_at.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a new queue's users know of [`File::dropped`]. They may have written by other queues before, and a loss of late is
-    /// told to them as well.
-    fn told_at_first(&self) -> u64 {
-        let is_late = self.dropped_at().is_some_and(|at| at.elapsed() < TOLD_WITHIN);
-        if is_late { 0 } else { self.dropped() }
     }
 
     /// Whether it is a device that has been removed: the kernel sets its size to 0.
@@ -276,7 +255,7 @@ impl Namespace for File {
             self.file.set_len(from << self.block_shift)?;
         }
         self.file.set_len(bytes)?;
-        self.file.sync_all().inspect_err(|_| self.sync_failed(true))?;
+        self.sync(std::fs::File::sync_all)?;
         self.blocks.store(blocks, Ordering::Relaxed);
         Ok(())
     }
@@ -289,7 +268,7 @@ impl Namespace for File {
         if self.read_only {
             return Ok(());
         }
-        self.file.sync_data().inspect_err(|_| self.sync_failed(true))
+        self.sync(std::fs::File::sync_data)
     }
 
     fn lost(&self) -> Lost {

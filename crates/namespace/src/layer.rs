@@ -23,7 +23,6 @@ pub mod volatile;
 
 pub(crate) mod conflicts;
 pub(crate) mod slab;
-mod wake;
 
 /// Implements methods of `Namespace` by handing them to the field `child`.
 macro_rules! pass_to_child {

@@ -35,6 +35,7 @@ mod spin;
 mod told;
 mod unflushed;
 pub mod uuid;
+mod wake;
 
 pub use contract::{
     Access, AccessWatcher, DEPTH_MAX, MapReport, Namespace, PathReport, ProgramReport, Queue,

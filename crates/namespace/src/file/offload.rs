@@ -98,9 +98,8 @@ impl Job {
         let mut bytes = 0;
         let copied = self.pieces.iter().try_for_each(|piece| self.piece(piece, &mut bytes));
         if self.fua
-            && let Err(error) = self.file.file.sync_data()
+            && let Err(error) = self.file.sync(std::fs::File::sync_data)
         {
-            self.file.sync_failed(true);
             // What is not durable is not done.
             return Ended { bytes: 0, how: How::NotDurable(errno(&error)) };
         }

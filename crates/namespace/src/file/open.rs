@@ -2,6 +2,7 @@
 
 use super::copy::Copying;
 use super::made::{self, Made, Own};
+use super::syncs::Syncs;
 use super::{File, Kind, ZeroesBy};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -214,6 +215,7 @@ impl File {
             overrun: AtomicBool::new(false),
             shrunk: Mutex::new(None),
             copying,
+            syncs: Syncs::default(),
             failed_syncs: AtomicU64::default(),
             dropped: AtomicU64::default(),
             dropped_at: Mutex::default(),

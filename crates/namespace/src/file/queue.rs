@@ -1,7 +1,9 @@
 //! One core's ring operations on a file: a request is one operation at a time until it is done.
 
+use super::syncs::{Held, NUMBER};
 use super::{File, ZeroesBy};
 use crate::memory::Mapping;
+use crate::wake::{Wake, Waker};
 use crate::{Access, AccessWatcher, Namespace, Queue, Request, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
@@ -27,17 +29,19 @@ pub(super) mod step {
     pub const SYNC: u64 = 2;
     pub const MAKE_HOLE: u64 = 3;
 }
-const DONE: usize = 0;
+pub(super) const DONE: usize = 0;
 pub(super) const STEP: usize = 1;
 
 pub(super) struct FileQueue {
-    me: Weak<FileQueue>,
+    pub(super) me: Weak<FileQueue>,
     pub(super) volume: Arc<File>,
     pub(super) reactor: Rc<Reactor>,
     file: uring::File,
     registered: Option<FixedFile>,
     /// How often the kernel has dropped data, as far as the users of this queue know: by Flush, and by what else syncs.
-    told: [Cell<u64>; 2],
+    pub(super) told: [Cell<u64>; 2],
+    pub(super) held: RefCell<Vec<Held>>,
+    pub(super) waker: Waker,
     /// The device has been removed.
     gone: Cell<bool>,
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
@@ -51,8 +55,10 @@ impl FileQueue {
             None => uring::File::Fd(volume.as_raw_fd()),
         };
         let reactor = Rc::clone(reactor);
-        Rc::new_cyclic(|me| FileQueue {
+        Rc::new_cyclic(|me: &Weak<FileQueue>| FileQueue {
             me: me.clone(),
+            waker: Waker::new(&reactor, me.clone() as Weak<dyn Wake>),
+            held: RefCell::default(),
             told: [(); 2].map(|()| Cell::new(volume.told_at_first())),
             volume,
             reactor,
@@ -66,6 +72,7 @@ impl FileQueue {
 
 impl Drop for FileQueue {
     fn drop(&mut self) {
+        self.waker.forget();
         if let Some(registered) = self.registered.take() {
             self.reactor.unregister_file(registered);
         }
@@ -97,8 +104,10 @@ impl Queue for FileQueue {
         self.watcher.replace(Some(watcher));
     }
 
-    /// What is under way the kernel has, or a thread, and nothing waits here.
-    fn forget(&self) {}
+    /// What is under way the kernel has, or a thread.
+    fn forget(&self) {
+        drop(self.held.take());
+    }
 }
 
 impl Complete for FileQueue {
@@ -112,11 +121,14 @@ impl Complete for FileQueue {
             // Checked when it came in; the file may have been made smaller since.
             self.volume.written(command.slba() + u64::from(command.block_count()));
         }
+        let sync = request.scratch[NUMBER];
         if result < 0 {
-            return self.failed(request, -result);
+            self.failed(request, -result);
+            return self.volume.syncs.end(sync);
         }
+        self.volume.syncs.end(sync);
         match (request.command.opcode, request.scratch[STEP]) {
-            (opcode::FLUSH, _) | (_, step::SYNC) => return self.synced(request),
+            (opcode::FLUSH, _) | (_, step::SYNC) => return self.durable(request),
             (opcode::READ | opcode::WRITE, _) if result == 0 => return self.ended(request),
             (opcode::READ | opcode::WRITE, _)
                 if request.scratch[DONE] + result as u64 == request.data.len() as u64 =>
@@ -175,7 +187,7 @@ impl FileQueue {
         match request.command.opcode {
             opcode::READ | opcode::WRITE => self.transfer(request),
             opcode::FLUSH if self.volume.read_only => request.finish(Status::SUCCESS),
-            opcode::FLUSH => self.start(request, entry::fdatasync(self.file)),
+            opcode::FLUSH => self.start_sync(request, entry::fdatasync(self.file)),
             opcode::WRITE_ZEROES => self.zero(request),
             _ => self.deallocate(request),
         }
@@ -204,7 +216,10 @@ impl FileQueue {
                 None => entry::write(self.file, memory, left, offset, flags),
             }
         };
-        self.start(request, entry);
+        match request.command.fua() && request.command.opcode == opcode::WRITE {
+            true => self.start_sync(request, entry),
+            false => self.start(request, entry),
+        }
     }
 
     /// A Read or Write has moved all its data. What is read with FUA is durable before it is told (NVM 1.1, section 3.3.4).
@@ -213,7 +228,10 @@ impl FileQueue {
         if request.command.fua() && request.command.opcode == opcode::READ && !self.volume.read_only
         {
             request.scratch[STEP] = step::SYNC;
-            return self.start(request, entry::fdatasync(self.file));
+            return self.start_sync(request, entry::fdatasync(self.file));
+        }
+        if request.scratch[NUMBER] != 0 {
+            return self.durable(request);
         }
         request.finish(Status::SUCCESS);
     }
@@ -224,7 +242,7 @@ impl FileQueue {
         if done == len {
             if request.command.fua() {
                 request.scratch[STEP] = step::SYNC;
-                return self.start(request, entry::fdatasync(self.file));
+                return self.start_sync(request, entry::fdatasync(self.file));
             }
             return request.finish(Status::SUCCESS);
         }
@@ -277,28 +295,12 @@ impl FileQueue {
     }
 
     /// Hands one operation to the kernel, with the request as its token.
-    fn start(&self, request: Box<Request>, entry: uring::Entry) {
+    pub(super) fn start(&self, request: Box<Request>, entry: uring::Entry) {
         let sink = self.me.upgrade().expect("the queue lives while it is called");
         let token = Box::into_raw(request) as u64;
         // SAFETY: the entry names memory of the request's data (or zeroes that are mapped for
         // good), and the request stays in its box until `complete` takes it back.
         unsafe { self.reactor.submit(entry, sink, token) };
-    }
-
-    /// A Flush has succeeded, or the same for a read or Write Zeroes with FUA. The kernel tells of a failure once, whoever asks
-    /// then, and has dropped what it could not write: those who were not told have lost it as well, and learn it from their next.
-    fn synced(&self, request: Box<Request>) {
-        let dropped = self.volume.dropped();
-        let status = match self.told_by(&request.command).replace(dropped) {
-            told if told == dropped => Status::SUCCESS,
-            _ => not_durable(libc::EIO),
-        };
-        request.finish(status);
-    }
-
-    /// What is known by such a command. What others have told does not spare a Flush ([`Namespace::lost`]).
-    fn told_by(&self, command: &Command) -> &Cell<u64> {
-        &self.told[usize::from(command.opcode != opcode::FLUSH)]
     }
 
     /// Nothing was transferred: the file ends before the size we know.
@@ -352,18 +354,6 @@ impl FileQueue {
 }
 
 impl FileQueue {
-    /// Whether a write with FUA that fails with `errno` surely failed for itself. Otherwise it may have told, as a Flush does, what
-    /// the kernel had dropped of others' data, which keeps its errno; sent again, it is durable itself once it succeeds.
-    fn is_its_own(&self, errno: i32) -> bool {
-        match errno {
-            libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS => true,
-            libc::EINVAL | libc::EFAULT | libc::EBADF | libc::EPERM => true,
-            // Past the page cache nothing is allocated later than the write.
-            libc::ENOSPC | libc::EDQUOT => self.volume.is_direct() && !self.volume.has_copied(),
-            _ => false,
-        }
-    }
-
     /// Whether the device has been removed. Whoever chooses among several is told at the first time.
     fn is_gone(&self) -> bool {
         let gone = self.volume.is_gone();

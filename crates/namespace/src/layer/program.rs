@@ -25,7 +25,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use crate::layer::wake::{Called, Wake, Waker, number};
+pub use crate::wake::{Called, Wake, Waker, number};
 pub use change::Told;
 pub use keep::{Keeper, check_shared, check_successor};
 pub use kernel::{Decider, Elsewhere, ForKernel, Pauses};

@@ -18,7 +18,7 @@ mod queue;
 
 use crate::human::format_bytes;
 use crate::layer::pass_to_child;
-use crate::layer::wake::Waker;
+use crate::wake::Waker;
 use crate::{Data, Namespace, Queue, Request, Sink};
 use nvme::limits::Passthrough;
 use nvme::{Command, Limits, Status, opcode};

@@ -11,7 +11,7 @@ use super::{Guard, roster};
 use crate::copy::{Carrier, Ground, Load, OnThreads, threads};
 use crate::layer::conflicts::{Range, User};
 use crate::layer::slab::Slab;
-use crate::layer::wake::{Wake, Waker};
+use crate::wake::{Wake, Waker};
 use crate::{Data, Queue, Request, Sink, dataset};
 use nvme::Status;
 use nvme::opcode::io as opcode;

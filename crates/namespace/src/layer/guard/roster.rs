@@ -1,7 +1,7 @@
 //! The queues of all guards of the process: who leaves a table wakes who waits there, wherever he lives.
 
 use crate::layer::conflicts::User;
-use crate::layer::wake::Waker;
+use crate::wake::Waker;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -10,7 +10,7 @@
 //! Why a relaxed load is enough: a core agrees in a letter from its mailbox, which orders its
 //! later loads after the announcement; what it let pass before, it has counted itself.
 
-use crate::layer::wake::Waker;
+use crate::wake::Waker;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -152,7 +152,7 @@ impl Talks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layer::wake::Wake;
+    use crate::wake::Wake;
     use reactor::{Config, Reactor};
     use std::rc::Weak;
 

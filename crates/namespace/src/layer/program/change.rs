@@ -12,7 +12,7 @@
 
 use super::ProgramError;
 use super::loaded::Loaded;
-use crate::layer::wake::Called;
+use crate::wake::Called;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

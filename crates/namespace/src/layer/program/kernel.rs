@@ -3,7 +3,7 @@
 use super::change::Programs;
 use super::loaded::{Loaded, now_ns, report, seed};
 use super::{Routed, unless_plain};
-use crate::layer::wake::Called;
+use crate::wake::Called;
 use crate::{MapReport, Namespace, ProgramReport};
 use bpf::request::{Device, Request};
 use bpf::{Entry, Machine, MapDefinition, Words};

@@ -6,7 +6,7 @@ use super::change::Told;
 use super::copies::Copies;
 use super::flight::{Flight, Flights, Piece};
 use super::loaded::{Loaded, now_ns, seed};
-use crate::layer::wake::{Wake, Waker};
+use crate::wake::{Wake, Waker};
 use crate::{Access, AccessWatcher, Data, Queue, Request, Sink, dataset};
 use bpf::actions::{self, Asked, Decision, Misuse, MisuseKind, Plan, Then};
 use bpf::request::{self, Backend, Part};

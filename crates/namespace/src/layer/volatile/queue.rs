@@ -3,8 +3,8 @@
 use super::Shared;
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
-use crate::layer::wake::{Wake, Waker};
 use crate::memory::Mapping;
+use crate::wake::{Wake, Waker};
 use crate::{Access, AccessWatcher, Data, Namespace, Part, Queue, Request, Sink, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
