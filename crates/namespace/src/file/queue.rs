@@ -230,7 +230,8 @@ impl FileQueue {
             request.scratch[STEP] = step::SYNC;
             return self.start_sync(request, entry::fdatasync(self.file));
         }
-        if request.scratch[NUMBER] != 0 {
+        // Past the page cache it is told of its own failure.
+        if request.scratch[NUMBER] != 0 && !self.volume.is_direct() {
             return self.durable(request);
         }
         request.finish(Status::SUCCESS);

@@ -9,7 +9,8 @@
 //!   B:        fdatasync ------ EIO ........... seen here: data is counted as lost
 //! ```
 //!
-//! Past the page cache nothing is written back later, and every sync is told of its own failure: none is held.
+//! Past the page cache nothing is written back later, and every sync is told of its own failure: none is held, and once a Copy
+//! has left something in the cache, none but those of what that was. Writes with FUA may have been told of it even so.
 
 use super::queue::{DONE, FileQueue, not_durable, status};
 use super::{File, TOLD_WITHIN};
@@ -268,7 +269,10 @@ mod tests {
         fn new() -> Rig {
             let file = tempfile::NamedTempFile::new().unwrap();
             file.as_file().set_len(1 << 20).unwrap();
-            let volume = File::open(&FileOptions::buffered(file.path(), None)).unwrap();
+            Rig::of(File::open(&FileOptions::buffered(file.path(), None)).unwrap(), file)
+        }
+
+        fn of(volume: Arc<File>, file: tempfile::NamedTempFile) -> Rig {
             let reactor = Reactor::new(&Config::default()).unwrap();
             let queue = FileQueue::open(Arc::clone(&volume), &reactor);
             Rig { volume, reactor, queue, _file: file }
@@ -392,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn past_the_page_cache_nothing_is_held() {
+    fn past_the_page_cache_flushes_are_held_alone_and_once_it_was_copied_to() {
         let directory = tempfile::tempdir_in(".").unwrap();
         let path = directory.path().join("a");
         let options = FileOptions { buffered: false, ..FileOptions::buffered(path, Some(1 << 20)) };
@@ -400,10 +404,23 @@ mod tests {
         assert!(volume.is_direct(), "the directory of the build takes O_DIRECT");
         volume.flush().unwrap();
         assert_eq!(volume.syncs.state().begun, 0);
+        let rig = Rig::of(volume, tempfile::NamedTempFile::new().unwrap());
+        for opcode in [opcode::FLUSH, opcode::WRITE] {
+            let (end, request) = rig.command(opcode);
+            rig.queue.submit(request);
+            assert_eq!(rig.status(&end), Status::SUCCESS);
+        }
+        assert_eq!(rig.volume.syncs.state().begun, 0);
         // A Copy may have left some in the cache.
-        volume.cached();
-        volume.flush().unwrap();
-        assert_eq!(volume.syncs.state().begun, 1);
+        rig.volume.cached();
+        let other = rig.volume.syncs.begin();
+        let (end, request) = rig.command(opcode::WRITE);
+        rig.queue.submit(request);
+        assert_eq!(rig.status(&end), Status::SUCCESS);
+        assert_eq!(rig.volume.syncs.state().begun, other + 1, "it may be told of the Copy's loss");
+        let end = rig.held(opcode::FLUSH);
+        rig.volume.syncs.end(other);
+        assert_eq!(rig.status(&end), Status::SUCCESS);
     }
 
     #[test]
