@@ -50,6 +50,11 @@ if [[ $2 == last ]]; then
 fi
 "$XTASK" ledger write --device "$(namespace 2)" --ledger "$SHARE/ledger-$round-fua" --seconds 600 \
     --seed $((round + 1)) --by fua --threads 2 &
-echo "@writing"
+writers=($!)
 "$XTASK" ledger write --device "$(namespace 1)" --ledger "$SHARE/ledger-$round" --seconds 600 \
-    --seed $((round + 1))
+    --seed $((round + 1)) &
+writers+=($!)
+echo "@writing"
+# Both write until the power is cut: the first to end has failed.
+wait -n "${writers[@]}" || true
+die "a writer has ended"

@@ -61,7 +61,7 @@ end_counted_load() {
     # Each of fio's writes and reads ended under some program, which counted it.
     fio_count=$(jq '[.jobs[] | .write.total_ios + .read.total_ios] | add' "$WORK/load.json")
     counted=$(jq -r '.programs[0].maps[] | select(.name == "latencies") | .entries[].values[]' "$WORK/stat.json" |
-        while read -r hex; do echo $((16#$(fold -w2 <<<"$hex" | tac | tr -d '\n'))); done | paste -sd+ | bc)
+        while read -r hex; do echo $((16#$(fold -w2 <<<"$hex" | tac | tr -d '\n'))); done | awk '{ sum += $1 } END { printf "%.0f\n", sum }')
     ((counted >= fio_count)) || die "$counted requests counted of fio's $fio_count"
 }
 
@@ -79,6 +79,8 @@ hold_node() { exec 9<>"/dev/ublkc$ID"; } 2>/dev/null
 
 has_feature() {
     # Asked once: a program takes an emulated processor a while to start.
-    : "${FEATURES:=$("$NVLANE" ublk features -o json | jq -r '.features[] | select(.there) | .name')}"
+    if [[ -z ${FEATURES:-} ]]; then
+        FEATURES=$("$NVLANE" ublk features -o json | jq -r '.features[] | select(.there) | .name') || die "no word about features"
+    fi
     [[ $'\n'$FEATURES$'\n' == *$'\n'"$1"$'\n'* ]]
 }

@@ -9,7 +9,7 @@ HOST=nqn.2026-11.com.example:host
 ID=5f6b9f0e-3a3c-4b8e-9d1f-0c6a1d2e3f40
 # What both take if nothing is said.
 AGREED='qid 0: authenticated with hash hmac\(sha512\) dhgroup ffdhe2048'
-said() { [[ $(dmesg) =~ $1 ]]; }
+said() { [[ $(kernel_said) =~ $1 ]]; }
 logged() { grep -qE "$1" "$WORK/serve.log"; }
 # as_host SECRET [OPTION]...: connects under its name
 as_host() { connect -q "$HOST" -I "$ID" --dhchap-secret="$1" "${@:2}"; }
@@ -57,7 +57,7 @@ for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
         ((FULL || at % 4 == 1)) || continue
         ctl host set-key "$HOST" --dhchap-key "$WORK/host.key" --dhchap-ctrl-key "$WORK/ctrl.key" \
             --dhchap-hash "$hash" --dhchap-dhgroup "$group"
-        dmesg -C
+        kernel_from_now
         as_host "$key" --dhchap-ctrl-secret="$ctrl" -i 1
         await 10 said "qid 0: authenticated with hash hmac\\($hash\\) dhgroup $group"
         await 10 said 'qid 0: controller authenticated'
@@ -78,7 +78,7 @@ dd if="$device" of=/dev/null bs=64k count=4 iflag=direct status=none
 fio --name=beside --filename="$device" --direct=1 --rw=randread --bs=4k --runtime=15 --time_based --size=8M \
     --ioengine=libaio --iodepth=4 --output="$WORK/beside" &
 beside=$!
-dmesg -C
+kernel_from_now
 cp "$WORK/new.key" "$WORK/host.key"
 ctl host set-key "$HOST" --dhchap-key "$WORK/host.key"
 is_live "$controller" || die "what is connected stays"
@@ -89,7 +89,7 @@ wait "$beside" || die "I/O failed meanwhile: $(tail -n 20 "$WORK/beside")"
 # Started again, the server still wants it, and the host comes back by it; who has the old one does not.
 stop
 await 30 eval '! is_live "$controller"'
-dmesg -C
+kernel_from_now
 serve mem:64M --host-key "$HOST=$WORK/host.key"
 await 60 is_live "$controller"
 await 10 said "$AGREED"

@@ -62,7 +62,7 @@ wait "$door" || die "the door did not end well: $(<"$WORK/nbd.log")"
 
 # By queues of a block device, each with a thread: as many as there are processors. On each way of data that this kernel
 # has, the last one not asked for but chosen; everyday each program on one of them, and a third of the amount is written.
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 ways=(--copy) words=(copy)
 if has_feature USER_COPY; then ways+=(--user-copy) words+=("user copy"); fi
 if has_feature AUTO_BUF_REG; then ways+=(--auto) words+=("zero copy"); fi

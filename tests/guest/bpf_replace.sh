@@ -6,7 +6,7 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 bpf=$(realpath "$(dirname "$0")/../../bpf")
 image=$SCRATCH/a.img
 truncate -s 16M "$image"

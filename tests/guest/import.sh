@@ -43,7 +43,7 @@ cat >"$WORK/config.json" <<END
 END
 "$NVLANE" config import "$WORK/config.json" -o "$WORK/nvlane.toml"
 
-dmesg -C
+kernel_from_now
 kernel_stop
 is_away() { ! is_live "$controller"; }
 await 30 is_away
@@ -63,7 +63,7 @@ for nsid in 1 2; do
     expect "the device of namespace $nsid" "$(namespace $nsid)" "$device"
     expect "the names of namespace $nsid" "$(names "$device")" "${before[nsid - 1]}"
 done
-[[ $(dmesg) != *'identifiers changed'* ]] || die "the host knows a namespace no longer: $(dmesg | grep identifiers)"
+[[ $(kernel_said) != *'identifiers changed'* ]] || die "the host knows a namespace no longer: $(kernel_said | grep identifiers)"
 dd if="${devices[0]}" of="$WORK/back" bs=64k count=16 iflag=direct status=none
 cmp "$WORK/sample" "$WORK/back" || die "what was written before is read differently"
 dd if="$WORK/sample" of="${devices[1]}" bs=64k oflag=direct conv=fsync status=none

@@ -29,7 +29,7 @@ for ((round = 1; round <= ROUNDS; round++)); do
     sleep "$((round % 3)).2"
     serve "${volumes[@]}"
     await 60 is_live "$controller"
-    kill -0 "${writers[0]}" || die "round $round: the writer saw an error"
+    for writer in "${writers[@]}"; do kill -0 "$writer" || die "round $round: a writer saw an error"; done
     await 60 noted_since "$(wc -l <"$WORK/flush")" "$(wc -l <"$WORK/fua")"
     for by in flush fua; do
         device=$flushed
@@ -40,7 +40,7 @@ for ((round = 1; round <= ROUNDS; round++)); do
     echo "round $round: $(noted) durable writes so far, all there"
 done
 expect "the controller is the same" "$(controllers)" "$controller"
-kill "${writers[@]}"
+for writer in "${writers[@]}"; do kill "$writer" || die "in the end: a writer saw an error"; done
 wait "${writers[@]}" || true
 disconnect
 stop

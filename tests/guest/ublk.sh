@@ -17,7 +17,7 @@ for command in "features" "list" "add mem:16M" "del 0"; do
     expect_match "what is said of a missing driver" "$said" "$advice"
 done
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 "$NVLANE" ublk features
 ways=(--copy)
 has_feature USER_COPY && ways+=(--user-copy)

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 ways=(--copy --auto)
 has_feature USER_COPY && ways+=(--user-copy)
 image=$SCRATCH/again.img

@@ -12,7 +12,7 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 bpf=$(realpath "$(dirname "$0")/../../bpf")
 a=$SCRATCH/a.img b=$SCRATCH/b.img
 truncate -s $(((16 << 20) + 7 * 512)) "$a"

@@ -7,9 +7,9 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 bpf=$(realpath "$(dirname "$0")/../../bpf")
-[[ $'\n'$("$NVLANE" bpf check "$bpf/linear.bpf.o") == *$'\n''kernel: ok'* ]] || { echo "no programs in this kernel"; exit 0; }
+[[ $'\n'$("$NVLANE" bpf check "$bpf/linear.bpf.o") == *$'\n''kernel: ok'* ]] || lacks "no programs in this kernel"
 a=$SCRATCH/a.img b=$SCRATCH/b.img
 truncate -s 16M "$a" "$b"
 ! cmp -s "$bpf/linear.bpf.o" "$bpf/tests/clang-14/linear.bpf.o" || die "it is the same compiler"

@@ -7,9 +7,9 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 bpf=$(realpath "$(dirname "$0")/../../bpf")
-[[ $'\n'$("$NVLANE" bpf check "$bpf/linear.bpf.o") == *$'\n''kernel: ok'* ]] || { echo "no programs in this kernel"; exit 0; }
+[[ $'\n'$("$NVLANE" bpf check "$bpf/linear.bpf.o") == *$'\n''kernel: ok'* ]] || lacks "no programs in this kernel"
 expect_match "what is said of programs" "$("$NVLANE" ublk features)" 'programs \(bpf:\) can run in the kernel'
 modprobe brd rd_nr=2 rd_size=16384
 

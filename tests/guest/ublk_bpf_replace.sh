@@ -61,8 +61,11 @@ for ((second = 0; second < 7; second++)); do
     holds new || die "after $second s: a write of the old program came after one of the new one"
     pause 1
 done
-kill -INT "$load" || true
-wait "$load" || true
+kill -INT "$load"
+status=0
+wait "$load" || status=$?
+((status == 0 || status == 128)) || die "fio: status $status: $(<"$WORK/late")"
+! grep -iE 'error' "$WORK/late" || die "fio: $(<"$WORK/late")"
 replace "$bpf/linear.bpf.o" >/dev/null
 runs_in_kernel 'linear\.bpf\.o'
 ublk_stop

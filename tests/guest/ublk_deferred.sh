@@ -8,8 +8,8 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
-[[ $("$NVLANE" ublk features -o json | jq .programs_in_kernel) == true ]] || { echo "this kernel runs no programs"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
+[[ $("$NVLANE" ublk features -o json | jq .programs_in_kernel) == true ]] || lacks "this kernel runs no programs"
 bpf=$(realpath "$(dirname "$0")/../../bpf")
 a=$SCRATCH/a.img b=$SCRATCH/b.img
 truncate -s 8M "$a" "$b"

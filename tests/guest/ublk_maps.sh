@@ -7,8 +7,8 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
-has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
+has_feature USER_RECOVERY_REISSUE || lacks "this kernel's ublk has no recovery"
 bpf=$(realpath "$(dirname "$0")/../../bpf")
 best=user
 if [[ $("$NVLANE" ublk features -o json | jq .programs_in_kernel) == true ]]; then

@@ -10,11 +10,11 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 bpf=$(realpath "$(dirname "$0")/../../bpf")
 NVLANE=$NVLANE_MUTANTS
 "$NVLANE" ublk features -o json >"$WORK/features.json"
-[[ $(jq .programs_in_kernel "$WORK/features.json") == true ]] || { echo "this kernel runs no programs in rings"; exit 0; }
+[[ $(jq .programs_in_kernel "$WORK/features.json") == true ]] || lacks "this kernel runs no programs in rings"
 
 # It keeps this promise, too, unless it is told to break it.
 said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/tests/failing.bpf.o($SCRATCH/g.img?size=16M&create)")

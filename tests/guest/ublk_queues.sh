@@ -10,7 +10,7 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 QUEUES=4
 expect "processors" "$(nproc)" $QUEUES
 bpf=$(realpath "$(dirname "$0")/../../bpf")
@@ -46,7 +46,7 @@ for way in "${ways[@]}"; do
     expect_joined "$DEVICE" 10 12 "$a" "$b"
     stop_served "$way"
 done
-[[ $("$NVLANE" ublk features -o json | jq .programs_in_kernel) == true ]] || { echo "this kernel runs no programs in rings"; exit 0; }
+[[ $("$NVLANE" ublk features -o json | jq .programs_in_kernel) == true ]] || lacks "this kernel runs no programs in rings"
 
 # By default, and one by one.
 for batch in "" --no-batch; do

@@ -8,8 +8,8 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
-has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
+has_feature USER_RECOVERY_REISSUE || lacks "this kernel's ublk has no recovery"
 ways=(--copy --auto)
 has_feature USER_COPY && ways+=(--user-copy)
 # In batches unless it is asked otherwise: then the server is asked to leave for an upgrade, and else the driver tells it to.

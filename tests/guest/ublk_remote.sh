@@ -6,7 +6,7 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
 # connected PORT: whether the ublk server has a connection there
 connected() { [[ $(ss -Htnp state established "dport = :$1") == *"pid=$UBLK_SERVER,"* ]]; }
 

@@ -6,8 +6,8 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
-has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
+has_feature USER_RECOVERY_REISSUE || lacks "this kernel's ublk has no recovery"
 NQN=nqn.2026-11.io.nvlane:killed
 image=$SCRATCH/killed.img
 truncate -s 64M "$image"

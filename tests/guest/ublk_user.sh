@@ -5,8 +5,8 @@
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
-modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
-has_feature UNPRIVILEGED_DEV || { echo "this kernel has no devices of users"; exit 0; }
+modprobe ublk_drv 2>/dev/null || lacks "this kernel has no ublk"
+has_feature UNPRIVILEGED_DEV || lacks "this kernel has no devices of users"
 id owner >/dev/null 2>&1 || useradd -M -s /bin/bash owner
 id other >/dev/null 2>&1 || useradd -M -s /bin/bash other
 chmod 666 /dev/ublk-control

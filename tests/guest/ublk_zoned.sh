@@ -9,7 +9,7 @@
 . "$(dirname "$0")/_ublk.sh"
 
 modprobe ublk_drv
-has_feature ZONED || { echo "this kernel's ublk has no zones"; exit 0; }
+has_feature ZONED || lacks "this kernel's ublk has no zones"
 zoned=$(device nvlane-zoned 1)
 below=/dev/nvme${zoned#/dev/ng}
 blkzone reset "$below"

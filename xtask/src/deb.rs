@@ -56,6 +56,14 @@ if [ -d /run/systemd/system ]; then
 fi
 ";
 
+/// Stops the target where the package is removed; where it is upgraded the one that runs goes on.
+const BEFORE_REMOVAL: &str = "#!/bin/sh
+set -e
+if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl --no-reload disable --now nvlane.service
+fi
+";
+
 /// Builds in release mode and makes the package; says where it is.
 pub fn make() -> Result<u8> {
     packages::install(List::Run)?;
@@ -101,6 +109,12 @@ pub fn test(output: &mut Output) -> Result<Count> {
     for file in ["man/man1/nvlane-serve.1", "nvlane/bpf/stripe.bpf.o", "system/nvlane.service"] {
         ensure!(listed.contains(file), "{file} is missing: {listed}");
     }
+    let is_plain = |line: &str| {
+        ["drwxr-xr-x ", "-rwxr-xr-x ", "-rw-r--r-- ", "l"].iter().any(|mode| line.starts_with(mode))
+    };
+    ensure!(listed.lines().all(is_plain), "modes of the builder's umask: {listed}");
+    let prerm = capture(Command::new("dpkg-deb").arg("--info").arg(&package).arg("prerm"))?;
+    ensure!(prerm == BEFORE_REMOVAL, "{prerm}");
     clear(&root)?;
     Ok(Count::ONE)
 }
@@ -126,14 +140,33 @@ fn pack() -> Result<PathBuf> {
     let size = size.split_whitespace().next().context("du says a number")?;
     let control = control(version, architecture.trim(), &libc_version()?, size);
     write(&root.join("DEBIAN/control"), control.as_bytes(), 0o644)?;
-    for script in ["postinst", "postrm"] {
-        write(&root.join("DEBIAN").join(script), MAINTAINER.as_bytes(), 0o755)?;
+    for (name, script) in
+        [("postinst", MAINTAINER), ("prerm", BEFORE_REMOVAL), ("postrm", MAINTAINER)]
+    {
+        write(&root.join("DEBIAN").join(name), script.as_bytes(), 0o755)?;
     }
+    plain_modes(&root)?;
     let package = target_directory()?.join(name);
     let mut dpkg = Command::new("dpkg-deb");
     dpkg.args(["--root-owner-group", "--build"]).arg(&root).arg(&package);
     capture(&mut dpkg)?;
     Ok(package)
+}
+
+/// Gives folders and files below `folder`, and itself, the modes that they are to have, whatever umask made them.
+fn plain_modes(folder: &Path) -> Result<()> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    for entry in fs::read_dir(folder)? {
+        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+        if kind.is_dir() {
+            plain_modes(&path)?;
+        } else if kind.is_file() {
+            let is_program = fs::metadata(&path)?.permissions().mode() & 0o100 != 0;
+            let mode = if is_program { 0o755 } else { 0o644 };
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(())
 }
 
 /// Puts files where they belong below `root`.
@@ -238,6 +271,35 @@ fn clear(folder: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_are_not_those_of_whoever_builds() {
+        let root = std::env::temp_dir().join(format!("nvlane-modes-{}", std::process::id()));
+        let mode =
+            |path: &str| fs::metadata(root.join(path)).unwrap().permissions().mode() & 0o7777;
+        for (path, mode) in [("usr/bin/nvlane", 0o700), ("usr/man/nvlane.1", 0o600)] {
+            write(&root.join(path), b"", mode).unwrap();
+        }
+        symlink("nowhere", root.join("usr/bin/link")).unwrap();
+        for (path, mode) in [("usr/man", 0o700), ("usr", 0o2775), (".", 0o700)] {
+            fs::set_permissions(root.join(path), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        plain_modes(&root).unwrap();
+        for folder in [".", "usr", "usr/man", "usr/bin"] {
+            assert_eq!(mode(folder), 0o755, "{folder}");
+        }
+        assert_eq!((mode("usr/bin/nvlane"), mode("usr/man/nvlane.1")), (0o755, 0o644));
+        clear(&root).unwrap();
+    }
+
+    #[test]
+    fn what_runs_before_and_after_is_shell() {
+        for script in [MAINTAINER, BEFORE_REMOVAL] {
+            capture(Command::new("sh").args(["-n", "-c", script])).unwrap();
+        }
+        let upgrade = ["-c", BEFORE_REMOVAL, "prerm", "upgrade", "1.0"];
+        assert_eq!(capture(Command::new("/bin/sh").args(upgrade).env("PATH", "")).unwrap(), "");
+    }
 
     #[test]
     fn the_libaio_its_header_and_its_page_are_where_they_are_looked_for() {

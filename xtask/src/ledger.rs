@@ -20,6 +20,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -202,11 +203,12 @@ fn write(arguments: &WriteArguments) -> Result<()> {
     let first = notes.newest.values().max().unwrap_or(&0) + 1_000_000;
     let ledger = Mutex::new(ledger);
     let until = Instant::now() + Duration::from_secs(arguments.seconds);
+    let failed = AtomicBool::new(false);
 
     let writers = thread::scope(|scope| {
         let writers: Vec<_> = (0..arguments.threads)
             .map(|thread| {
-                let ledger = &ledger;
+                let (ledger, failed) = (&ledger, &failed);
                 scope.spawn(move || {
                     let random = Random(arguments.seed ^ first ^ (thread << 48));
                     let mut writer = Writer {
@@ -219,7 +221,10 @@ fn write(arguments: &WriteArguments) -> Result<()> {
                         read: 0,
                         longest: Duration::ZERO,
                     };
-                    writer.run(ledger, until).map(|()| writer)
+                    let result = writer.run(ledger, until, failed);
+                    // Others end as well, and the program with them: whoever looks whether it runs is to know.
+                    failed.fetch_or(result.is_err(), Ordering::Relaxed);
+                    result.map(|()| writer)
                 })
             })
             .collect();
@@ -252,7 +257,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn run(&mut self, ledger: &Mutex<File>, until: Instant) -> Result<()> {
+    /// Writes until then, or until one of the writers has `failed`.
+    fn run(&mut self, ledger: &Mutex<File>, until: Instant, failed: &AtomicBool) -> Result<()> {
         let path = &self.arguments.device;
         let device = OpenOptions::new()
             .read(true)
@@ -260,7 +266,7 @@ impl Writer<'_> {
             .custom_flags(libc::O_DIRECT)
             .open(path)
             .with_context(|| path.display().to_string())?;
-        while Instant::now() < until {
+        while Instant::now() < until && !failed.load(Ordering::Relaxed) {
             let done = self.batch(&device).and_then(|notes| {
                 let read = if self.arguments.read_back { notes.len() } else { 0 };
                 self.read_back(&device, read).map(|stale| (notes, stale))
@@ -501,6 +507,46 @@ mod tests {
         assert!(oldest_sequence(&[0; BLOCK], 7, 3).unwrap_err().contains("zeroes"));
     }
 
+    /// Writes to the file `device` of that folder, for a minute.
+    fn arguments(directory: &Path, threads: u64, blocks: u64) -> WriteArguments {
+        WriteArguments {
+            device: directory.join("device"),
+            ledger: directory.join("ledger"),
+            seconds: 60,
+            threads,
+            blocks,
+            seed: 5,
+            by: Durability::Flush,
+            on_error: OnError::Fail,
+            read_back: true,
+        }
+    }
+
+    #[test]
+    fn where_one_writer_fails_all_end() {
+        // Not on tmpfs, of which older kernels have no direct I/O.
+        let name = format!("ledger-{}", std::process::id());
+        let directory = crate::process::target_directory().unwrap().join(name);
+        fs::create_dir_all(&directory).unwrap();
+        let mut device = OpenOptions::new();
+        let device = device.write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT);
+        let device = device.open(directory.join("device")).unwrap();
+        device.set_len(2 * BLOCK as u64).unwrap();
+        // A block for each of two writers, and somebody else who writes to the first's.
+        let arguments = arguments(&directory, 2, 2);
+        let begun = Instant::now();
+        let error = thread::scope(|scope| {
+            let writing = scope.spawn(|| write(&arguments).unwrap_err().to_string());
+            while !writing.is_finished() {
+                device.write_all_at(&Block::filled(6, 0, 1).0, 0).unwrap();
+            }
+            writing.join().unwrap()
+        });
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(error.contains("block 0 was written with sequence"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(arguments.seconds), "the other went on");
+    }
+
     #[test]
     fn a_block_that_goes_back_in_time_is_seen_while_it_does() {
         let directory = std::env::temp_dir().join(format!("ledger-{}", std::process::id()));
@@ -510,17 +556,7 @@ mod tests {
             OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
         let device = device.unwrap();
         device.set_len(8 * BLOCK as u64).unwrap();
-        let arguments = WriteArguments {
-            device: path,
-            ledger: directory.join("ledger"),
-            seconds: 1,
-            threads: 1,
-            blocks: 8,
-            seed: 5,
-            by: Durability::Flush,
-            on_error: OnError::Fail,
-            read_back: true,
-        };
+        let arguments = arguments(&directory, 1, 8);
         let (random, held) = (Random(1), BTreeMap::new());
         let longest = Duration::ZERO;
         let mut writer = Writer {

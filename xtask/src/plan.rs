@@ -21,12 +21,13 @@ use crate::lanes::{Count, Output, Step};
 use crate::objects;
 use crate::packages::{self, List};
 use crate::process::{capture, cargo, checkout, run, target_directory};
-use crate::programs::{Programs, QUICK, RELEASE, SHIPPED};
+use crate::programs::{GIVEN, Programs, QUICK, RELEASE, SHIPPED};
 use crate::runner::{Runner, record};
 use crate::{space, tidy, unit};
 
 /// The older kernel of the full run.
 const OLDER_SUITE: &str = "bookworm-backports";
+const OLDER: &str = "guest-older";
 
 /// The oldest kernel that anything runs on, and what the full run tries there: the rest asks for more of the kernel's
 /// own host, or of its other parts, than of ours.
@@ -48,6 +49,9 @@ const OLDEST_SCRIPTS: [&str; 12] = [
     "reconnect",
     "volatile",
 ];
+
+/// How steps are listed that the everyday run does not have.
+const FULL_ONLY: &str = " (full run only)";
 
 /// Lines shown of a guest test that passed.
 const LINES_OF_PASSED: usize = 6;
@@ -179,11 +183,6 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
     }
     let lanes = arguments.lanes.unwrap_or_else(usual_lanes);
     let mut runner = Runner::new(arguments.names.clone(), lanes);
-    if arguments.full {
-        let target = target_directory()?;
-        fs::create_dir_all(&target)?;
-        runner = runner.resumable(target.join("test-full.progress"))?;
-    }
     if arguments.names.is_empty() {
         space::ensure_enough(arguments.full)?;
     }
@@ -192,8 +191,12 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
 
     let mut kernels = vec![(arguments.kernel.clone(), FIRST)];
     if arguments.full {
-        kernels.push((OLDER_SUITE.to_owned(), "guest-older"));
+        kernels.push((OLDER_SUITE.to_owned(), OLDER));
         kernels.push((OLDEST_SUITE.to_owned(), OLDEST));
+        let target = target_directory()?;
+        fs::create_dir_all(&target)?;
+        let asked = asked(&kernels, arguments.seed);
+        runner = runner.resumable(target.join("test-full.progress"), &asked)?;
     }
     let guests: Vec<Guests> = kernels
         .into_iter()
@@ -226,8 +229,12 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
     // What names a part is no record of the whole.
     if arguments.full && arguments.names.is_empty() {
         let versions: Vec<String> = guests.iter().map(Guests::version).collect();
+        let mut tree = commit()?;
+        if runner.tree_has_changed()? {
+            tree.push_str(", and the tree has changed while this ran");
+        }
         let about = [
-            ("commit", commit()?),
+            ("commit", tree),
             ("guest kernels", versions.join(", ")),
             ("rounds of each accident", depth.rounds.to_string()),
             ("seconds per fuzzer", depth.fuzz_seconds.to_string()),
@@ -236,6 +243,21 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         println!("\nrecorded in {}", record(&runner, &about)?.display());
     }
     Ok(runner.finish())
+}
+
+/// What a run depends on besides the tree, in a line: kernels, as far as they are there, the seed, and what is given.
+fn asked(kernels: &[(String, &str)], seed: u64) -> String {
+    let version = |(suite, _): &(String, &str)| {
+        // What hinders is told by the step that needs it.
+        let kernel = Kernel::of_suite(suite, false);
+        kernel.map_or_else(|_| suite.clone(), |kernel| kernel.version)
+    };
+    let mut asked: Vec<String> = kernels.iter().map(version).collect();
+    asked.push(format!("seed {seed}"));
+    let given =
+        GIVEN.iter().filter_map(|name| Some(format!("{name}={:?}", std::env::var_os(name)?)));
+    asked.extend(given);
+    asked.join(", ")
 }
 
 fn lane_count(text: &str) -> Result<usize> {
@@ -462,8 +484,15 @@ impl Guests {
                     seat.prepare(&machine, script.devices_there(), output)?;
                     verdict = seat.run(script)?;
                 }
+                if verdict.lacks && self.suite == NEWEST_SUITE {
+                    verdict.failure = Some("the newest kernel lacks nothing, they say".into());
+                }
                 show(&verdict, output);
-                Ok(if verdict.failure.is_none() { Count::ONE } else { Count::FAILED })
+                Ok(match verdict.failure {
+                    Some(_) => Count::FAILED,
+                    None if verdict.lacks => Count::NONE,
+                    None => Count::ONE,
+                })
             }));
         }
     }
@@ -491,11 +520,19 @@ fn show(verdict: &Verdict, output: &mut Output) {
 fn names(scripts: &[Script]) -> Result<Vec<String>> {
     let mut names: Vec<String> = ["format", "tidy", "unit"].map(String::from).to_vec();
     names.extend(fuzz_targets()?.into_iter().map(|target| format!("fuzz/{target}")));
+    names.push("libaio/harness".into());
     names.extend(scripts.iter().map(|script| {
-        let only = if script.full_only { " (full run only)" } else { "" };
-        format!("guest/{}{only}", script.name)
+        let only = if script.full_only { FULL_ONLY } else { "" };
+        format!("{FIRST}/{}{only}", script.name)
     }));
     names.extend([POWER_CUT, ON_PURPOSE].map(|name| format!("{FIRST}/{name}")));
+    let alone = ["bench/copy", "bench/decision", "deb", "bench/floors"];
+    let repeated = REPEATED.iter().map(|(name, ..)| *name);
+    names.extend(alone.into_iter().chain(repeated).map(|name| format!("{name}{FULL_ONLY}")));
+    let older = scripts.iter().filter(|script| !script.newest_only).map(|it| it.name.as_str());
+    let older = older.chain([POWER_CUT]).map(|name| format!("{OLDER}/{name}{FULL_ONLY}"));
+    let oldest = OLDEST_SCRIPTS.iter().map(|name| format!("{OLDEST}/{name}{FULL_ONLY}"));
+    names.extend(older.chain(oldest));
     Ok(names)
 }
 
@@ -598,6 +635,19 @@ mod tests {
         for name in OLDEST_SCRIPTS {
             let script = scripts.iter().find(|script| script.name == name);
             assert!(script.is_some_and(|script| !script.newest_only), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_step_is_listed() {
+        let listed = names(&[]).unwrap();
+        let programs = Programs::of(Vec::new(), false, true, 1);
+        let mut ahead = Ahead::new(Vec::new());
+        let steps = steps_before_guests(&[], &programs, true, &FULL).unwrap();
+        let steps = steps.into_iter().map(|step| step.name);
+        for name in steps.chain(steps_alone(&mut ahead, true).into_iter().map(|step| step.name)) {
+            let is_listed = |it: &String| it.strip_suffix(FULL_ONLY).unwrap_or(it) == name;
+            assert!(listed.iter().any(is_listed), "{name}");
         }
     }
 

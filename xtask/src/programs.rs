@@ -36,6 +36,10 @@ pub const SHIPPED: [&str; 2] = ["--package=nvlane", "--package=libaio"];
 /// The examples of the library, in Rust and in C.
 const LIBRARY_EXAMPLES: [&str; 4] = ["passthrough", "poll", "zone_append", "vendor"];
 
+/// Variables that name what is tested instead of what would be built.
+pub const GIVEN: [&str; 5] =
+    ["NVLANE", "NVLANE_PEER", "NVME_EXAMPLE", "LIBRARY_PROGRAMS", "COPY_MODEL"];
+
 /// The programs of some scripts.
 #[derive(Debug)]
 pub struct Programs {
@@ -105,7 +109,7 @@ impl Programs {
 
     fn plan(&self) -> Plan {
         let mut others = Vec::new();
-        if self.devices() || self.needs("library") {
+        if self.example() || self.needs("library") {
             others.extend(["--package=volume", "--examples"]);
         }
         if self.needs("library") {
@@ -130,8 +134,8 @@ impl Programs {
         self.scripts.iter().any(|script| script.name.contains(what))
     }
 
-    fn devices(&self) -> bool {
-        self.scripts.iter().any(|script| script.devices.is_some())
+    fn example(&self) -> bool {
+        self.scripts.iter().any(|script| script.has_example)
     }
 
     fn build(&self, output: &mut Output) -> Result<Vec<(String, String)>> {
@@ -174,7 +178,7 @@ impl Programs {
         if !others.is_empty() {
             output.run(build(profile)?.arg("--lib").args(&others))?;
         }
-        if self.devices() {
+        if self.example() {
             let kept = || kept.copy(&built.join("examples/nvme"), "");
             add("NVME_EXAMPLE", given("NVME_EXAMPLE").map_or_else(kept, Ok)?);
         }

@@ -10,8 +10,8 @@
 //! 240 passed, 1 failed              the last line, for people and for machines
 //! ```
 //!
-//! A resumable run remembers what has passed, for exactly this state of the tree (documents aside), and skips it
-//! when it is started again.
+//! A resumable run remembers what has passed, for exactly this state of the tree (records aside) and what was asked for, and
+//! skips it when it is started again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -40,9 +40,9 @@ impl Runner {
         Self { filters, lanes, rows: Vec::new(), resume: None, started: Instant::now() }
     }
 
-    /// Skips what a run with the same tree has already passed, as noted in `path`.
-    pub fn resumable(mut self, path: PathBuf) -> Result<Self> {
-        let resume = Resume::open(path)?;
+    /// Skips what a run with the same tree, `asked` for the same, has already passed, as noted in `path`.
+    pub fn resumable(mut self, path: PathBuf, asked: &str) -> Result<Self> {
+        let resume = Resume::open(path, asked)?;
         self.rows.clone_from(&resume.rows);
         self.resume = Some(resume);
         Ok(self)
@@ -95,6 +95,11 @@ impl Runner {
         Count { passed: sum(|row| row.count.passed), failed: sum(|row| row.count.failed) }
     }
 
+    /// Whether the tree is not what it was when this began: what passed before and after is not of one tree.
+    pub fn tree_has_changed(&mut self) -> Result<bool> {
+        self.resume.as_mut().map_or(Ok(false), Resume::tree_has_changed)
+    }
+
     /// Prints the summary; returns the exit status. Having run nothing is a failure.
     pub fn finish(&self) -> u8 {
         println!("\n== summary, after {:.0} s", self.started.elapsed().as_secs_f64());
@@ -111,29 +116,49 @@ impl Runner {
     }
 }
 
-/// The file that remembers what passed; its first line is the state of the tree.
+/// Steps that look at what [`tree_state`] leaves out.
+const NEVER_CARRIED: [&str; 2] = ["tidy", "deb"];
+
+/// The file that remembers what passed; its first line is the state of the tree, and what was asked for.
 #[derive(Debug)]
 struct Resume {
     file: File,
     rows: Vec<Row>,
+    /// As it was when this began.
+    tree: String,
+    /// It has been another since: nothing is noted any more.
+    has_changed: bool,
 }
 
 impl Resume {
-    fn open(path: PathBuf) -> Result<Self> {
+    fn open(path: PathBuf, asked: &str) -> Result<Self> {
         let tree = tree_state()?;
+        let key = format!("{tree} {asked}");
         let text = fs::read_to_string(&path).unwrap_or_default();
         let mut lines = text.lines();
-        if lines.next() != Some(&tree) {
-            fs::write(&path, format!("{tree}\n")).with_context(|| path.display().to_string())?;
-            let file = OpenOptions::new().append(true).open(&path)?;
-            return Ok(Self { file, rows: Vec::new() });
+        let mut rows = Vec::new();
+        if lines.next() == Some(&key) {
+            rows.extend(lines.filter_map(parse_row));
+            println!("resuming: {} steps have passed before ({})", rows.len(), path.display());
+        } else {
+            fs::write(&path, format!("{key}\n")).with_context(|| path.display().to_string())?;
         }
-        let rows: Vec<Row> = lines.filter_map(parse_row).collect();
-        println!("resuming: {} steps have passed before ({})", rows.len(), path.display());
-        Ok(Self { file: OpenOptions::new().append(true).open(&path)?, rows })
+        let file = OpenOptions::new().append(true).open(&path)?;
+        Ok(Self { file, rows, tree, has_changed: false })
+    }
+
+    fn tree_has_changed(&mut self) -> Result<bool> {
+        if !self.has_changed && tree_state()? != self.tree {
+            println!("the tree has changed: what passes from now on is not noted");
+            self.has_changed = true;
+        }
+        Ok(self.has_changed)
     }
 
     fn note(&mut self, row: &Row) -> Result<()> {
+        if NEVER_CARRIED.contains(&row.name.as_str()) || self.tree_has_changed()? {
+            return Ok(());
+        }
         writeln!(self.file, "{}\t{}\t{}", row.count.passed, row.took.as_millis(), row.name)?;
         Ok(())
     }
@@ -147,12 +172,16 @@ fn parse_row(line: &str) -> Option<Row> {
     Some(Row { name, count: Count { passed, failed: 0 }, took, why: Vec::new() })
 }
 
-/// A digest of all files but documents, as they are: a commit that only says what was found does not make a run begin anew.
+/// Files that no step looks at but [`NEVER_CARRIED`], as git is told to leave them out.
+const RECORDS: [&str; 4] =
+    [":!docs/results", ":!docs/performance.md", ":!docs/roadmap.md", ":!CHANGELOG.md"];
+
+/// A digest of all files but records, as they are: a commit that only says what was found does not make a run begin anew.
 fn tree_state() -> Result<String> {
     let checkout = checkout()?;
     let files = |arguments: &[&str]| {
-        let documents = ["--", ".", ":!docs", ":!CHANGELOG.md"];
-        capture(Command::new("git").args(arguments).args(documents).current_dir(&checkout))
+        let records = ["--", "."].into_iter().chain(RECORDS);
+        capture(Command::new("git").args(arguments).args(records).current_dir(&checkout))
     };
     let mut state = files(&["ls-files", "--stage"])?;
     state.push_str(&files(&["diff"])?);
@@ -244,7 +273,7 @@ mod tests {
         let calls = std::sync::Mutex::new(Vec::new());
         let mut runs = Vec::new();
         for broken in [true, false] {
-            let mut runner = Runner::new(Vec::new(), 2).resumable(path.clone()).unwrap();
+            let mut runner = Runner::new(Vec::new(), 2).resumable(path.clone(), "seed 1").unwrap();
             let step = |name: &'static str, count: Count| {
                 let calls = &calls;
                 Step::new(name, move |(): &mut (), _| {
@@ -268,6 +297,40 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(runs[0], (vec!["a", "b", "build"], Count { passed: 1, failed: 1 }));
         assert_eq!(runs[1], (vec!["b", "build"], Count { passed: 2, failed: 0 }));
+    }
+
+    #[test]
+    fn only_what_is_of_the_same_tree_and_was_asked_for_is_carried_over() {
+        let folder = std::env::temp_dir().join(format!("xtask-carried-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let open = |asked: &str| Resume::open(folder.join("progress"), asked).unwrap();
+        let row = |name: &str| Row { name: name.into(), ..parse_row("1\t10\tx").unwrap() };
+        let names = |resume: &Resume| {
+            resume.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>().join(" ")
+        };
+        let mut resume = open("seed 1");
+        for name in ["tidy", "unit", "deb"] {
+            resume.note(&row(name)).unwrap();
+        }
+        // The tree is another one while this runs.
+        resume.tree.push('x');
+        resume.note(&row("guest/fio")).unwrap();
+        assert!(resume.tree_has_changed().unwrap());
+        // Even if it comes back: what ran meanwhile is of the other.
+        resume.tree.pop();
+        resume.note(&row("guest/nbd")).unwrap();
+        assert_eq!(names(&open("seed 1")), "unit");
+        assert_eq!(names(&open("seed 2")), "");
+        assert_eq!(names(&open("seed 1")), "", "it has been begun anew");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn records_are_there_to_be_left_out() {
+        for record in RECORDS {
+            let path = checkout().unwrap().join(record.trim_start_matches(":!"));
+            assert!(path.exists(), "{record}");
+        }
     }
 
     #[test]

@@ -164,7 +164,7 @@ fn crates(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
             say(&manifest, "not in the order of the workspace; give it a place in tidy.rs".into());
             continue;
         };
-        let shipped = text.split("[dev-dependencies]").next().map(dependencies).unwrap_or_default();
+        let shipped = text.split("[dev-dependencies").next().map(dependencies).unwrap_or_default();
         for dependency in shipped.iter().filter(|it| TEST_ONLY.contains(&it.as_str())) {
             say(&manifest, format!("ships {dependency}, which is for tests only"));
         }
@@ -203,8 +203,7 @@ fn crates(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
 fn pure_sources(tree: &Tree, folder: &Path, complaints: &mut Vec<Complaint>) -> Result<()> {
     for path in tree.rust().filter(|path| path.starts_with(folder)) {
         let text = tree.text(path)?.unwrap_or_default();
-        let shipped = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for (number, line) in (1..).zip(shipped.lines()) {
+        for (number, line) in (1..).zip(shipped(&text).lines()) {
             let code = line.split("//").next().unwrap_or_default();
             for word in IMPURE.iter().filter(|word| code.contains(**word)) {
                 complain(complaints, path, Some(number), format!("{word} in a pure crate"));
@@ -214,13 +213,23 @@ fn pure_sources(tree: &Tree, folder: &Path, complaints: &mut Vec<Complaint>) -> 
     Ok(())
 }
 
+/// A source without the tests at its end; what else is only for tests is looked at with the rest.
+fn shipped(source: &str) -> &str {
+    source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
+}
+
 /// Names of the crates that a manifest depends on, in whatever section.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut inside = false;
     let mut found = Vec::new();
     for line in manifest.lines() {
         if let Some(section) = line.strip_prefix('[') {
-            inside = section.trim_end_matches(']').ends_with("dependencies");
+            let section = section.trim_end().trim_end_matches(']');
+            inside = section.ends_with("dependencies");
+            // A section for one of them.
+            if let Some((_, name)) = section.rsplit_once("dependencies.") {
+                found.push(name.trim_matches('"').to_owned());
+            }
             continue;
         }
         let name: String = line.chars().take_while(|c| c.is_alphanumeric() || *c == '-').collect();
@@ -332,14 +341,25 @@ fn decisions(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
     Ok(())
 }
 
-/// Shell scripts parse.
+/// Shell scripts parse, also those whose first line says what they are, and not their name.
 fn scripts(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
-    for path in tree.files.iter().filter(|path| path.extension().is_some_and(|e| e == "sh")) {
+    for path in &tree.files {
+        let is_named = path.extension().is_some_and(|e| e == "sh");
+        if !is_named && !tree.text(path)?.is_some_and(|text| is_shell(&text)) {
+            continue;
+        }
         if let Err(error) = capture(Command::new("bash").arg("-n").arg(tree.root.join(path))) {
             complain(complaints, path, None, format!("{error:#}"));
         }
     }
     Ok(())
+}
+
+/// Whether a shell is to run that.
+fn is_shell(text: &str) -> bool {
+    let first = text.lines().next().unwrap_or_default();
+    let mut words = first.strip_prefix("#!").unwrap_or_default().split(['/', ' ']);
+    words.any(|word| word == "sh" || word == "bash")
 }
 
 /// Tests in guests have `pipefail`: whoever writes into a pipe whose reader has left early fails, now and
@@ -430,8 +450,27 @@ mod tests {
     fn dependencies_of_every_form_are_found() {
         let manifest = "[package]\nname = \"x\"\n[dependencies]\nnvme.workspace = true\n\
                         reactor = { path = \"../reactor\" }\n[target.'cfg(unix)'.dev-dependencies]\n\
-                        nvme-tcp = \"1\"\n[features]\nnamespace = []\n";
-        assert_eq!(dependencies(manifest), ["nvme", "reactor", "nvme-tcp"]);
+                        nvme-tcp = \"1\"\n[dependencies.target]\npath = \"../target\"\n\
+                        [target.'cfg(unix)'.dev-dependencies.host]\nworkspace = true\n\
+                        [features]\nnamespace = []\n";
+        assert_eq!(dependencies(manifest), ["nvme", "reactor", "nvme-tcp", "target", "host"]);
+    }
+
+    #[test]
+    fn only_tests_at_the_end_of_a_source_are_not_shipped() {
+        let source = "a\n#[cfg(test)]\nuse b;\nc\n#[cfg(test)]\nmod tests;\nd\n";
+        assert_eq!(shipped(source), source);
+        assert_eq!(shipped(&format!("{source}#[cfg(test)]\nmod tests {{\n}}\n")), source);
+    }
+
+    #[test]
+    fn scripts_are_told_by_their_first_line() {
+        for first in ["#!/bin/sh", "#!/bin/bash -eu", "#!/usr/bin/env bash", "#!/bin/busybox sh"] {
+            assert!(is_shell(&format!("{first}\ntrue\n")), "{first}");
+        }
+        for first in ["", "true", "#!/usr/bin/env python3", "#!/usr/bin/perl", "# bash"] {
+            assert!(!is_shell(&format!("{first}\n")), "{first}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -178,7 +179,7 @@ impl Machine {
         // machine that is busy; the watchdogs' times: a processor that is not run for a while is no bug; panic=-1 with -no-reboot: a panic ends QEMU at once.
         qemu.arg("-append").arg(format!(
             "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check watchdog_thresh=60 \
-             workqueue.watchdog_thresh=120 {hardening} nvlane.run={} {}",
+             workqueue.watchdog_thresh=120 rcupdate.rcu_cpu_stall_timeout=120 {hardening} nvlane.run={} {}",
             run.display(),
             self.append
         ));
@@ -235,17 +236,24 @@ fn attach(qemu: &mut Command, index: usize, disk: &Disk) -> Result<()> {
     Ok(())
 }
 
-/// Makes a folder below target/guest/run that is of this process alone.
+/// Makes a folder below target/guest/run that is of this process alone, which asks for each name once.
 pub fn folder_of_this_process(name: &str) -> Result<PathBuf> {
     let runs = checkout()?.join("target/guest/run");
     fs::create_dir_all(&runs)?;
     sweep(&runs)?;
     let folder = runs.join(format!("{}-{name}", std::process::id()));
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    // An earlier process may have had the same number.
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| folder.display().to_string());
+        }
+        _ => {}
+    }
+    fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
     Ok(folder)
 }
 
-/// Removes folders of processes that ended long ago.
+/// Removes images of disks of processes that ended, and folders of those that ended long ago.
 fn sweep(runs: &Path) -> Result<()> {
     for entry in fs::read_dir(runs)? {
         let entry = entry?;
@@ -254,8 +262,17 @@ fn sweep(runs: &Path) -> Result<()> {
         // Whoever else sweeps may be faster.
         let Ok(metadata) = entry.metadata() else { continue };
         let age = SystemTime::now().duration_since(metadata.modified()?);
-        if !Path::new("/proc").join(process).exists() && age.is_ok_and(|age| age > KEPT) {
+        if Path::new("/proc").join(process).exists() {
+            continue;
+        }
+        if age.is_ok_and(|age| age > KEPT) {
             let _ = fs::remove_dir_all(entry.path());
+            continue;
+        }
+        for file in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            if file.path().extension().is_some_and(|extension| extension == "img") {
+                let _ = fs::remove_file(file.path());
+            }
         }
     }
     Ok(())
@@ -305,6 +322,12 @@ impl Guest {
         }
     }
 
+    /// Whether it is off, or about to switch itself off: its command has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        let has_status = ["status.new", "status"].iter().any(|name| self.run.join(name).exists());
+        Ok(has_status || self.child.try_wait()?.is_some())
+    }
+
     /// Pulls the plug: nothing in the guest hears of it.
     pub fn cut_power(&mut self) -> Result<()> {
         self.child.kill()?;
@@ -341,5 +364,60 @@ impl Drop for Guest {
         // Fails only when it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("machine-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_guest_has_ended_once_its_command_has() {
+        let run = folder("ended");
+        let sleeps = |seconds: &str| Command::new("sleep").arg(seconds).spawn().unwrap();
+        let mut guest = Guest { child: sleeps("60"), run: run.clone(), started: Instant::now() };
+        assert!(!guest.has_ended().unwrap());
+        for name in ["status.new", "status"] {
+            fs::write(run.join(name), "1\n").unwrap();
+            assert!(guest.has_ended().unwrap(), "{name}");
+            fs::remove_file(run.join(name)).unwrap();
+        }
+        guest.cut_power().unwrap();
+        assert!(guest.has_ended().unwrap(), "it is off");
+        fs::remove_dir_all(&run).unwrap();
+    }
+
+    #[test]
+    fn what_is_left_of_a_process_that_ended_is_its_logs() {
+        let runs = folder("runs");
+        // Numbers of processes end below that.
+        let (gone, lives) =
+            (runs.join("4194305-a"), runs.join(format!("{}-a", std::process::id())));
+        for folder in [&gone, &lives] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("scratch.img"), "").unwrap();
+            fs::write(folder.join("console.log"), "").unwrap();
+        }
+        sweep(&runs).unwrap();
+        let has = |folder: &Path| ["scratch.img", "console.log"].map(|it| folder.join(it).exists());
+        assert_eq!((has(&gone), has(&lives)), ([false, true], [true, true]));
+        fs::remove_dir_all(&runs).unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_this_process_has_nothing_of_an_earlier_one() {
+        let runs = checkout().unwrap().join("target/guest/run");
+        let left = runs.join(format!("{}-a-test", std::process::id()));
+        fs::create_dir_all(&left).unwrap();
+        fs::write(left.join("status"), "0\n").unwrap();
+        let folder = folder_of_this_process("a-test").unwrap();
+        assert_eq!((&folder, folder.join("status").exists()), (&left, false));
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

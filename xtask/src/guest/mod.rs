@@ -18,7 +18,7 @@ use clap::Args;
 
 use crate::kernel::{Kernel, NEWEST_SUITE};
 use crate::packages::{self, List};
-use crate::process::{checkout, shell_quoted};
+use crate::process::shell_quoted;
 use machine::{Bus, Disk, Ending, Machine};
 
 /// Exit status when the time was up, as timeout(1) has it.
@@ -80,12 +80,12 @@ pub struct GuestArguments {
 pub fn run(arguments: GuestArguments) -> Result<u8> {
     packages::install(List::Test)?;
     let mut machine = machine_of(&arguments)?;
-    let directory = checkout()?.join("target/guest");
-    let prefix = format!("nvme-{}", std::process::id());
-    let devices = arguments.nvme_devices;
-    let _devices = devices
-        .then(|| nvme::Devices::attach(&mut machine, nvme::Set::Usual, &directory, &prefix))
-        .transpose()?;
+    let _devices = if arguments.nvme_devices {
+        let folder = machine::folder_of_this_process("devices")?;
+        Some(nvme::Devices::attach(&mut machine, nvme::Set::Usual, &folder)?)
+    } else {
+        None
+    };
     let mut guest = machine.boot(&command_line(&arguments.command))?;
     let (stdout, stderr) = guest.output();
     let copies = [copied(stdout, io::stdout()), copied(stderr, io::stderr())];

@@ -104,15 +104,8 @@ impl Set {
 }
 
 impl Devices {
-    /// Gives `machine` the devices of `set`, if its emulator has such, with images in `directory`, whose names begin with
-    /// `prefix`.
-    pub fn attach(
-        machine: &mut Machine,
-        set: Set,
-        directory: &Path,
-        prefix: &str,
-    ) -> Result<Devices> {
-        fs::create_dir_all(directory)?;
+    /// Gives `machine` the devices of `set`, if its emulator has such, with images in `directory`.
+    pub fn attach(machine: &mut Machine, set: Set, directory: &Path) -> Result<Devices> {
         let mut devices = Devices { images: Vec::new() };
         if set == Set::Placed && !Emulator::newest()?.is_new {
             return Ok(devices);
@@ -126,7 +119,7 @@ impl Devices {
             add("-device", (*controller).into());
         }
         for &(name, bytes, more, namespace) in set.namespaces() {
-            let image = directory.join(format!("{prefix}-{name}.img"));
+            let image = directory.join(format!("nvme-{name}.img"));
             let shown = image.display().to_string();
             ensure!(!shown.contains(','), "QEMU cannot take a comma in a name: {shown:?}");
             // Anew: a zoned namespace keeps nothing about its zones.
@@ -144,8 +137,9 @@ impl Devices {
 impl Drop for Devices {
     fn drop(&mut self) {
         for image in &self.images {
-            // Nothing is lost if it stays.
+            // Nothing is lost if it stays. The folder does where there is something else in it.
             let _ = fs::remove_file(image);
+            let _ = image.parent().map(fs::remove_dir);
         }
     }
 }

@@ -24,7 +24,7 @@ struct Case {
 }
 
 /// What the kernel says where one of its own checks fails gets into its log by /dev/kmsg.
-const CASES: [Case; 4] = [
+const CASES: [Case; 6] = [
     Case {
         name: "on_purpose_exits",
         text: "echo said before\nexit 3\n",
@@ -39,7 +39,21 @@ const CASES: [Case; 4] = [
         failure: Some("the guest's kernel complained"),
         said: "FAILED kernel: ",
     },
-    // After the one before: its complaint is over.
+    Case {
+        name: "on_purpose_is_at_fault",
+        text: "echo '<4>general protection fault: 0000 [#1] SMP' >/dev/kmsg\n",
+        limit: LIMIT,
+        failure: Some("the guest's kernel complained"),
+        said: "FAILED kernel: ",
+    },
+    Case {
+        name: "on_purpose_lacks",
+        text: "echo this kernel has none\nexit 77\n",
+        limit: LIMIT,
+        failure: None,
+        said: "this kernel has none\n",
+    },
+    // After those before: their complaints are over.
     Case {
         name: "on_purpose_may_complain",
         text: "# kernel says: at on/purpose\\.c:[0-9]+\n\
@@ -95,6 +109,7 @@ impl Case {
             full_only: false,
             newest_only: false,
             devices: None,
+            has_example: false,
             processors: 1,
         }
     }

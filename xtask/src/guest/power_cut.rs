@@ -108,12 +108,12 @@ fn boot(
     let mut guest =
         machine.boot(&format!("bash {script} {round} {ends} {} 2>&1\n", promises.word()))?;
     let (stdout, _stderr) = guest.output();
-    let lines = lines_of(stdout);
+    let said_since = lines_of(stdout);
     let started = Instant::now();
     let mut said = String::new();
     loop {
         let left = ROUND_LIMIT.saturating_sub(started.elapsed());
-        match lines.recv_timeout(left) {
+        match said_since.recv_timeout(left) {
             Ok(line) if line == "@writing" && !last => break,
             Ok(line) => {
                 said.push_str(&line);
@@ -145,7 +145,16 @@ fn boot(
         || lines(&ledger_fua) < NOTED_FUA_MIN
     {
         ensure!(started.elapsed() < ROUND_LIMIT, "round {round}: nothing is written\n{said}");
+        if guest.has_ended()? {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(20));
+    }
+    // One whose writers failed switches itself off, and has written all that it had.
+    if guest.has_ended()? {
+        guest.wait(ROUND_LIMIT)?;
+        said.extend(said_since.iter().flat_map(|line| [line, "\n".into()]));
+        bail!("round {round}: it ended before the power was cut\n{said}{}", guest.console_tail());
     }
     guest.cut_power()?;
     said.push_str(&format!("round {round}: power cut after {} durable writes", noted()));

@@ -13,7 +13,8 @@
 //! to the limit for each of the `ROUNDS` that it repeats; the machine may be three times slower), `# only: full` (not in the everyday run),
 //! `# kernel: newest` (needs what older kernels lack), `# processors: 2` (has that many also where one would do, see
 //! [`Script::processors`]) or `# devices: usual` (uses that [`Set`] of NVMe devices). What it may use is in
-//! tests/guest/harness.sh. It passes when it ends with status 0 and the kernel has not warned, but of what
+//! tests/guest/harness.sh. It passes when it ends with status 0 (or 77, where the kernel lacks what it is about: on the newest
+//! kernel none may) and the kernel has not warned, but of what
 //! `# kernel says: REGEX` names: a fault of the kernel's own, about which the script says more.
 
 use std::fs::{self, File};
@@ -42,6 +43,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(300);
 const BOOTS_MAX: u32 = 3;
 /// How long the cleaning up after a test may take.
 const GRACE: Duration = Duration::from_secs(90);
+/// Status of a script that leaves before its end, since the kernel lacks what it is about (`lacks` of harness.sh).
+const LACKS: &str = "77";
 /// Size of the sparse disk that holds the tests' backing files.
 const SCRATCH_BYTES: u64 = 8 << 30;
 
@@ -60,6 +63,8 @@ pub struct Script {
     pub newest_only: bool,
     /// The NVMe devices that it uses.
     pub devices: Option<Set>,
+    /// It runs the example `nvme` of crates/volume.
+    pub has_example: bool,
     /// Processors that its guest has everyday: one, unless it says that what it tests needs more. One is emulated
     /// without atomic instructions, twice as fast as two.
     pub processors: u32,
@@ -109,6 +114,7 @@ impl Script {
                 Some("placed") => Some(Set::Placed),
                 Some(other) => bail!("{name}: there are no devices {other:?}"),
             },
+            has_example: text.contains("NVME_EXAMPLE") || text.contains("/_nvme.sh"),
             processors: match says("processors:").as_deref() {
                 None => 1,
                 Some("2") => 2,
@@ -131,6 +137,8 @@ impl Script {
 pub struct Verdict {
     /// None when it passed, else why not, in a few words.
     pub failure: Option<String>,
+    /// It has left before its end: the guest's kernel lacks what it is about.
+    pub lacks: bool,
     /// The guest's kernel has died of the emulation.
     pub died: bool,
     /// All it printed, and what explains a failure.
@@ -224,7 +232,7 @@ impl Session {
         machine.share = folder.join("share");
         let image = folder.join("scratch.img");
         machine.disks.insert(0, Disk { image, bytes: Some(SCRATCH_BYTES), bus: Bus::Virtio });
-        let devices = Devices::attach(&mut machine, devices, &folder, "nvme")?;
+        let devices = Devices::attach(&mut machine, devices, &folder)?;
         let programs = machine.environment.iter().map(|(_, value)| PathBuf::from(value));
         machine.nearby = nearby::files(programs.filter(|path| path.is_absolute()))?;
         let mut guest = machine.boot(include_str!("session.sh"))?;
@@ -255,11 +263,12 @@ impl Session {
         let log = run.join(format!("{}.log", script.name));
         let end = format!("@end {} ", script.name);
         let until = Instant::now() + script.limit + GRACE;
-        let mut died = false;
+        let (mut died, mut lacks) = (false, false);
         let (failure, lost) = loop {
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
                     let Some(rest) = line.strip_prefix(&end) else { continue };
+                    lacks = rest == LACKS;
                     break (failure_of(rest), false);
                 }
                 Err(why) => {
@@ -276,7 +285,7 @@ impl Session {
             }
         };
         let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-        Ok((Verdict { failure, died, log }, lost))
+        Ok((Verdict { failure, lacks, died, log }, lost))
     }
 }
 
@@ -301,7 +310,7 @@ impl Drop for Session {
 /// Why a script has failed that ended with this status, as session.sh tells it; none where it has passed.
 fn failure_of(status: &str) -> Option<String> {
     match status {
-        "0" => None,
+        "0" | LACKS => None,
         "99" => Some("the guest's kernel complained".into()),
         "124" | "137" => Some("stopped at its time limit".into()),
         other => Some(format!("exit status {other}")),
@@ -324,6 +333,9 @@ pub fn lines_of(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -338,9 +350,71 @@ mod tests {
         }
     }
 
+    /// What session.sh looks for in the kernel's log, and whether it finds it in that line.
+    fn is_complaint(line: &str) -> bool {
+        let script = include_str!("session.sh");
+        let pattern = script.lines().find_map(|line| line.strip_prefix("complaints='"));
+        let pattern = pattern.and_then(|rest| rest.strip_suffix('\'')).unwrap();
+        let mut grep = Command::new("grep");
+        let mut grep =
+            grep.args(["-qE", pattern]).stdin(Stdio::piped()).spawn().expect("grep is there");
+        writeln!(grep.stdin.take().unwrap(), "{line}").unwrap();
+        grep.wait().unwrap().success()
+    }
+
+    #[test]
+    fn what_the_kernel_complains_about_is_told_from_what_it_tells() {
+        for complaint in [
+            "BUG: kernel NULL pointer dereference, address: 0000000000000008",
+            "kernel BUG at block/blk-mq.c:1234!",
+            "WARNING: CPU: 0 PID: 12 at block/blk-mq.c:12 blk_mq_end+0x1/0x2",
+            "WARNING: kernel/sched/core.c:3441 at set_task_cpu+0x1b/0x1d0, CPU#1: iou/7",
+            "Oops: Oops: 0002 [#1] SMP NOPTI",
+            "general protection fault, probably for non-canonical address 0xdead: 0000 [#1] SMP",
+            "invalid opcode: 0000 [#2] PREEMPT SMP",
+            "UBSAN: array-index-out-of-bounds in drivers/nvme/host/core.c:1:2",
+            "INFO: task fio:123 blocked for more than 120 seconds.",
+            "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+            "rcu: INFO: rcu_preempt self-detected stall on CPU",
+            "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 1-... }",
+        ] {
+            assert!(is_complaint(complaint), "{complaint}");
+        }
+        for told in [
+            "Linux version 7.2.12-amd64 (x) #1 SMP PREEMPT_DYNAMIC Debian 7.2.12-1 (2026-11-01)",
+            "nvme nvme0: I/O tag 12 (500c) type 4 opcode 0x1 (I/O Cmd) QID 1 timeout",
+            "nvme nvme0: starting error recovery",
+            "traps: crasher[123] general protection fault ip:1 sp:2 error:0 in crasher[3,4000+1000]",
+            "traps: crasher[123] trap invalid opcode ip:1 sp:2 error:0 in crasher[3,4000+1000]",
+            "rcu: \tRCU CPU stall warnings timeout set to 120 (rcu_cpu_stall_timeout).",
+            "loop0: detected capacity change from 0 to 131072",
+            "x86/fpu: Supporting XSAVE feature 0x001: 'x87 floating point registers'",
+        ] {
+            assert!(!is_complaint(told), "{told}");
+        }
+    }
+
+    #[test]
+    fn scripts_that_run_the_example_are_known() {
+        for script in Script::all(1).unwrap() {
+            let folder = script.path.parent().unwrap();
+            let text = |path: &Path| fs::read_to_string(path).unwrap();
+            let own = text(&script.path);
+            let mut all = vec![own.clone()];
+            for line in own.lines().filter(|line| line.starts_with(". ")) {
+                let name = line.rsplit('/').next().unwrap().trim_end_matches('"');
+                all.push(text(&folder.join(name)));
+            }
+            let has = all.iter().any(|text| text.contains("NVME_EXAMPLE"));
+            assert_eq!(script.has_example, has, "{}", script.name);
+            let known = script.name != "device_head_reset" || has;
+            assert!(known, "it is the one that asks for no devices");
+        }
+    }
+
     #[test]
     fn whatever_is_not_status_0_is_a_failure() {
-        assert_eq!(failure_of("0"), None);
+        assert_eq!((failure_of("0"), failure_of(LACKS)), (None, None));
         for (status, failure) in [
             ("1", "exit status 1"),
             ("3", "exit status 3"),
