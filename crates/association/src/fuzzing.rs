@@ -3,20 +3,21 @@
 //! The fuzzer writes a script of what happens: answers that are right, answers that are not, lost
 //! connections, time. Identifiers must stay unique and bounded, nothing may be sent on a
 //! connection that was given up, and time must never stand still. Where the controller has to prove who it is, nothing
-//! may be sent before it has (`proof`). The same bytes are a discovery
-//! controller's, whose log is read.
+//! may be sent before it has (`proof`). What is found out about a namespace is what the controller has told (`told`), whatever
+//! it tells (`data`). The same bytes are a discovery controller's, whose log is read.
 
+mod data;
 mod discovery;
 mod proof;
+mod told;
 
 use crate::{ADMIN_COMMANDS_MAX, Action, Association, Config, Event, Namespace, Reason, Traffic};
-use nvme::identify::{self, Cns};
+use nvme::identify::Cns;
 use nvme::lba_status::Allocated;
-use nvme::log::ana::{Group, Header};
 use nvme::{Command, Completion, Status, opcode};
 use proof::Proof;
 use std::time::Duration;
-use zerocopy::{FromZeros, IntoBytes};
+use told::Told;
 
 /// What is left of the fuzzer's bytes; zeroes from then on.
 struct Script<'a>(&'a [u8]);
@@ -46,6 +47,14 @@ struct World {
     up: u64,
     sent: Vec<Sent>,
     proof: Proof,
+    told: Told,
+}
+
+impl World {
+    fn new(association: Association, proof: Proof) -> World {
+        let (now, sent, told) = (Duration::ZERO, Vec::new(), Told::default());
+        World { association, now, up: 0, sent, proof, told }
+    }
 }
 
 /// What the driver refuses.
@@ -85,7 +94,7 @@ fn fuzz_machine(bytes: &[u8]) {
     let mut association = Association::new(config);
     let proof = Proof::new(choice);
     association.set_credentials(proof.credentials());
-    let mut world = World { association, now: Duration::ZERO, up: 0, sent: Vec::new(), proof };
+    let mut world = World::new(association, proof);
     world.association.start(world.now);
     world.settle();
     while !script.0.is_empty() {
@@ -102,6 +111,7 @@ impl World {
                     assert_eq!(self.up, 0, "one connection at a time");
                     self.up = generation;
                     self.proof.begin();
+                    self.told = Told::default();
                 }
                 Action::Send { generation, command, answer_bytes, data } => {
                     self.proof.sent(&command, &data);
@@ -128,11 +138,15 @@ impl World {
         if let Some(namespace) = self.association.namespace() {
             assert_eq!(namespace.nsid, self.association.nsid(), "commands go there");
             assert!(!is_strange(namespace), "refused");
+            told::check_limits(&namespace.limits);
         }
     }
 
     fn judge(&mut self) {
         let generation = self.association.generation();
+        if let Some(found) = self.association.proposed() {
+            self.told.check(found, self.association.controller());
+        }
         match self.association.proposed() {
             // Its connection has ended meanwhile.
             None => {}
@@ -171,7 +185,7 @@ impl World {
             6 => self.pass(Duration::from_millis(script.word().into())),
             7 => self.pass_to_next(),
             8..=9 => self.answer_anything(generation, script),
-            _ => self.answer(generation, script),
+            _ => self.answer(generation, choice, script),
         }
     }
 
@@ -203,30 +217,51 @@ impl World {
         (!self.sent.is_empty()).then(|| self.sent.remove(at % self.sent.len()))
     }
 
-    /// An answer with whatever status, result and data.
+    /// An answer with whatever status, result and data, which may be as long as it was asked for.
     fn answer_anything(&mut self, generation: u64, script: &mut Script<'_>) {
-        let cid = match script.byte() & 1 {
-            0 => script.word(),
-            _ => self.take(script).map_or(0, |sent| sent.command.cid.get()),
+        let choice = script.byte();
+        let sent = if choice & 1 != 0 { self.take(script) } else { None };
+        let cid = match &sent {
+            Some(sent) => sent.command.cid.get(),
+            None if choice & 1 != 0 => 0,
+            None => script.word(),
         };
+        let sent = sent.or_else(|| self.sent_as(cid));
         let status = Status(script.word() & 0x7fff);
         let result = u64::from(script.word()) | u64::from(script.word()) << 16;
         let len = usize::from(script.byte()).min(script.0.len());
         let (data, rest) = script.0.split_at(len);
         script.0 = rest;
+        let mut data = data.to_vec();
+        if let Some(sent) = &sent
+            && choice & 2 != 0
+        {
+            data.resize(sent.answer_bytes as usize, 0);
+        }
         let completion = Completion::new(cid, status, result);
-        self.association.handle(self.now, generation, Event::Completed(&completion, data));
-        self.sent.retain(|sent| sent.command.cid.get() != cid);
+        if let Some(sent) = sent.filter(|_| generation == self.up) {
+            self.told.heard(&sent.command, status.is_success(), &data);
+        }
+        self.association.handle(self.now, generation, Event::Completed(&completion, &data));
+    }
+
+    fn sent_as(&mut self, cid: u16) -> Option<Sent> {
+        let at = self.sent.iter().position(|sent| sent.command.cid.get() == cid)?;
+        Some(self.sent.remove(at))
     }
 
     /// An answer of the right kind, with some fields of the script's.
-    fn answer(&mut self, generation: u64, script: &mut Script<'_>) {
+    fn answer(&mut self, generation: u64, choice: u8, script: &mut Script<'_>) {
         let Some(sent) = self.take(script) else { return };
         let (command, more) = (&sent.command, script.byte());
+        let (has_much, is_changed) = (choice & 32 != 0, choice & 48 == 48);
+        let cns = Cns(command.cdw10.get() as u8);
         let (result, mut data) = match command.opcode {
             opcode::admin::FABRICS => self.proof.answer(command, more),
-            opcode::admin::IDENTIFY => (0, identify(Cns(command.cdw10.get() as u8), more)),
-            opcode::admin::GET_LOG_PAGE => (0, ana(more)),
+            opcode::admin::IDENTIFY if has_much => (0, data::identify_much(cns, more)),
+            opcode::admin::IDENTIFY => (0, data::identify(cns, more)),
+            opcode::admin::GET_LOG_PAGE if has_much => (0, data::ana_much(more, sent.answer_bytes)),
+            opcode::admin::GET_LOG_PAGE => (0, data::ana(more)),
             opcode::admin::ASYNC_EVENT_REQUEST => {
                 let events = [0x0004_0002, 0x000c_0302, 0x0070_f002, u64::from(more)];
                 (events[usize::from(more & 3)], Vec::new())
@@ -234,47 +269,19 @@ impl World {
             _ => (u64::from(more), Vec::new()),
         };
         data.resize(sent.answer_bytes as usize, 0);
+        if is_changed && command.opcode != opcode::admin::FABRICS {
+            data::change(&mut data, command, script);
+        }
         let completion = Completion::new(command.cid.get(), Status::SUCCESS, result);
         let generation = generation.min(sent.generation);
+        if generation == self.up {
+            self.told.heard(command, true, &data);
+        }
         self.association.handle(self.now, generation, Event::Completed(&completion, &data));
         if generation != self.up {
             self.sent.push(sent);
         }
     }
-}
-
-fn identify(cns: Cns, more: u8) -> Vec<u8> {
-    match cns {
-        Cns::CONTROLLER => {
-            let mut data = identify::Controller::new_zeroed();
-            data.oaes = u32::MAX.into();
-            data.cmic = more << 3;
-            data.nanagrpid = u32::from(more).into();
-            data.crdt[0] = u16::from(more >> 6).into();
-            data.ctratt = (u32::from(more) << 4).into();
-            data.as_bytes().to_vec()
-        }
-        Cns::ACTIVE_NAMESPACES if more & 1 << 7 == 0 => vec![more | 1, 0, 0, 0],
-        Cns::ACTIVE_NAMESPACES => {
-            let listed = (1..=7u32).filter(|nsid| more & 1 << (nsid - 1) != 0);
-            listed.flat_map(u32::to_le_bytes).collect()
-        }
-        Cns::NAMESPACE => {
-            let mut data = identify::Namespace::new_zeroed();
-            data.nsze = u64::from(more).into();
-            data.lbaf[0].lbads = 9 + (more & 3);
-            data.anagrpid = 1.into();
-            data.as_bytes().to_vec()
-        }
-        _ => vec![3, 16, 0, 0, more],
-    }
-}
-
-fn ana(more: u8) -> Vec<u8> {
-    let (mut header, mut group) = (Header::new_zeroed(), Group::new_zeroed());
-    header.groups = 1.into();
-    (group.group, group.state) = (1.into(), more & 15);
-    [header.as_bytes(), group.as_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -287,6 +294,65 @@ mod tests {
         #[test]
         fn scripts(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             fuzz_association(&bytes);
+        }
+
+        #[test]
+        fn answers_that_have_much(steps in proptest::collection::vec(step(), 10..60)) {
+            fuzz_machine(&[&[0, 0], &steps.concat()[..]].concat());
+        }
+    }
+
+    /// An answer as it is, one that is changed, or anything.
+    fn step() -> impl Strategy<Value = Vec<u8>> {
+        let right = prop_oneof![Just(1), any::<u8>()];
+        let write = (any::<u16>(), prop_oneof![0..20_u8, any::<u8>()]);
+        let writes = proptest::collection::vec(write, 1..=8);
+        prop_oneof![
+            8 => right.prop_map(|more| vec![47, 1, more]),
+            2 => (any::<u8>(), writes).prop_map(|(more, writes)| {
+                let writes = writes.iter().flat_map(|(at, value)| {
+                    let [low, high] = at.to_le_bytes();
+                    [low, high, *value]
+                });
+                let count = writes.clone().count() / 3 - 1;
+                [63, 1, more, count as u8].into_iter().chain(writes).collect()
+            }),
+            1 => proptest::collection::vec(any::<u8>(), 1..12),
+        ]
+    }
+
+    /// What each answer of a connection begins with, in turn: its choice, which command, and more.
+    fn live_with(mores: [u8; 13]) -> World {
+        let association = Association::new(Config::new("nqn.x:s", "nqn.x:h", [1; 16]));
+        let mut world = World::new(association, Proof::new(0));
+        world.association.start(Duration::ZERO);
+        world.settle();
+        world.act(&mut Script(&[0]));
+        for more in mores {
+            world.settle();
+            world.act(&mut Script(&[47, 1, more]));
+        }
+        world.settle();
+        world
+    }
+
+    #[test]
+    fn a_controller_that_has_much_is_believed() {
+        // Its groups do not all fit where namespaces are listed, so that there must be many.
+        for (controller, page) in [(1, 1), (0x17, 0x31)] {
+            let world = live_with([1, 1, 1, 1, controller, 1, 1, 1, 1, 1, 1, 0x20, page]);
+            assert_eq!(world.association.access(), crate::Access::Optimized);
+            let found = world.association.namespace().expect("it is live");
+            assert_eq!((found.identity.eui64, found.identity.nguid), ([0x21; 8], [0x22; 16]));
+            let commands = found.limits.commands;
+            assert!(commands.allocation && commands.deallocate && commands.verify);
+            assert!(found.limits.copy.is_offered());
+            assert_eq!(found.limits.write_zeroes_bytes_max, 4 * 4096);
+        }
+        // A list of descriptors may end with the data, and no later.
+        for (more, access) in [(0xc0, crate::Access::Optimized), (0xc1, crate::Access::Lost)] {
+            let world = live_with([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, more, 1, 1]);
+            assert_eq!(world.association.access(), access, "{more:#x}");
         }
     }
 
@@ -315,7 +381,7 @@ mod tests {
     fn becomes_live(proof: Proof) {
         let mut association = Association::new(Config::new("nqn.x:s", "nqn.x:h", [1; 16]));
         association.set_credentials(proof.credentials());
-        let mut world = World { association, now: Duration::ZERO, up: 0, sent: Vec::new(), proof };
+        let mut world = World::new(association, proof);
         world.association.start(Duration::ZERO);
         world.settle();
         world.act(&mut Script(&[0]));

@@ -1,4 +1,7 @@
-//! The body of the fuzz target `dhchap` in fuzz/: both ends, fed whatever comes.
+//! The body of the fuzz target `dhchap` in fuzz/: both ends, fed whatever comes (`messages`), and each other's messages, which
+//! somebody may touch (`pair`).
+
+mod pair;
 
 use crate::{Controller, ControllerConfig, Group, Hash, Host, HostConfig, Key, Sent, Step};
 use std::sync::Arc;
@@ -6,9 +9,15 @@ use std::sync::Arc;
 /// The transaction of the host; the seeds name it.
 const TRANSACTION: u16 = 0x4142;
 
+/// The same bytes are messages, and a script of what becomes of right ones.
+pub fn fuzz(input: &[u8]) {
+    messages(input);
+    pair::exchanges(input);
+}
+
 /// Feeds `input`, cut into messages by lengths that it tells, to a controller and to a host that never meet: whatever they are
 /// sent, they answer within bounds, and nobody has proved anything. Nothing is really computed, since that takes long.
-pub fn messages(mut input: &[u8]) {
+fn messages(mut input: &[u8]) {
     let (mut controller, mut host) = ends();
     let mut random = |bytes: &mut [u8]| bytes.fill(0x5a);
     while let [length, rest @ ..] = input {
@@ -69,7 +78,7 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/dhchap");
         let mut count = 0;
         for entry in folder.read_dir().expect("the seeds are committed") {
-            messages(&std::fs::read(entry.expect("a readable folder").path()).expect("a file"));
+            fuzz(&std::fs::read(entry.expect("a readable folder").path()).expect("a file"));
             count += 1;
         }
         assert!(count > 0, "no seeds in {}", folder.display());
@@ -78,7 +87,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_messages(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
-            messages(&bytes);
+            fuzz(&bytes);
         }
     }
 }

@@ -5,8 +5,11 @@ use crate::{
     AnaState, ControllerId, EVENT_REQUESTS_MAX, Event, IoStatistics, Origin, Reply, Target,
 };
 use nvme::fabrics::{ConnectData, DISCOVERY_NQN};
+use nvme::lba_status::{self, Question};
 use nvme::{Command, Limits, Sgl, opcode};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
@@ -41,7 +44,7 @@ fn bytes64() -> impl Strategy<Value = [u8; 64]> {
 
 fn opcodes() -> impl Strategy<Value = u8> {
     prop_oneof![
-        8 => proptest::sample::select(vec![0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f]),
+        8 => proptest::sample::select(vec![0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f, 0x86]),
         1 => any::<u8>(),
     ]
 }
@@ -53,6 +56,12 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (bytes64(), opcodes(), any::<bool>(), data).prop_map(
             |(command, opcode, plausible, data)| Step::Admin { command, opcode, plausible, data }
         ),
+        4 => bytes64().prop_map(|command| Step::Admin {
+            command,
+            opcode: opcode::admin::GET_LBA_STATUS,
+            plausible: true,
+            data: Vec::new(),
+        }),
         3 => (0u8..6).prop_map(|cid| Step::EventRequest { cid }),
         1 => bytes64().prop_map(|command| Step::Fabrics { command }),
         2 => any::<bool>().prop_map(|discovery| Step::ConnectAdmin { discovery }),
@@ -79,6 +88,10 @@ struct Transport {
     current: Option<ControllerId>,
     held: BTreeMap<ControllerId, BTreeSet<u16>>,
     open: BTreeMap<ControllerId, BTreeSet<u16>>,
+    /// The blocks of each namespace there is.
+    blocks: BTreeMap<u32, u64>,
+    /// How often the target was to tell what is allocated.
+    allocations: u32,
 }
 
 impl Transport {
@@ -91,6 +104,8 @@ impl Transport {
             current: None,
             held: BTreeMap::new(),
             open: BTreeMap::new(),
+            blocks: BTreeMap::from([(1, LIMITS.blocks)]),
+            allocations: 0,
         }
     }
 
@@ -113,10 +128,18 @@ impl Transport {
                 assert!(self.open[&id].contains(&queue_id) && queue_id != 0);
             }
             Reply::Disconnect => panic!("the admin queue was asked to go"),
-            Reply::Allocation { slba, blocks, bytes, list_bytes, .. } => {
-                assert!(blocks > 0 && slba + blocks <= LIMITS.blocks);
+            Reply::Allocation { nqn, nsid, slba, blocks, bytes, list_bytes } => {
+                self.allocations += 1;
+                assert_eq!(command.opcode, opcode::admin::GET_LBA_STATUS);
+                assert_eq!((&*nqn, nsid), (NQN, command.nsid.get()));
+                let question = Question::of(command);
+                assert_eq!((question.action, question.slba), (lba_status::ALLOCATED, slba));
+                let end = self.blocks[&nsid];
+                assert_eq!(blocks, question.blocks.map_or(end - slba, u64::from));
+                assert!(blocks > 0 && slba + blocks <= end);
                 assert_eq!(bytes, command.sgl().length.get());
                 assert!((8..=bytes).contains(&list_bytes));
+                assert!(u64::from(list_bytes) <= question.bytes);
             }
             Reply::Pass { .. } => panic!("no namespace passes commands on"),
             Reply::Compute(_) | Reply::Refuse { .. } => panic!("no host has to prove anything"),
@@ -221,10 +244,24 @@ impl Transport {
     fn control(&mut self, step: Step) {
         let target = &mut self.target;
         let refused = match step {
-            Step::AddNamespace(number) => target.add_namespace(NQN, namespace(number)).is_err(),
-            Step::RemoveNamespace(nsid) => target.remove_namespace(NQN, nsid).is_err(),
+            Step::AddNamespace(number) => {
+                let added = target.add_namespace(NQN, namespace(number));
+                self.blocks.extend(added.iter().map(|nsid| (*nsid, LIMITS.blocks)));
+                added.is_err()
+            }
+            Step::RemoveNamespace(nsid) => {
+                let removed = target.remove_namespace(NQN, nsid);
+                if removed.is_ok() {
+                    self.blocks.remove(&nsid);
+                }
+                removed.is_err()
+            }
             Step::Resize(blocks) => {
-                target.update_limits(NQN, 1, Limits { blocks, ..LIMITS }).is_err()
+                let resized = target.update_limits(NQN, 1, Limits { blocks, ..LIMITS });
+                if resized.is_ok() {
+                    self.blocks.insert(1, blocks);
+                }
+                resized.is_err()
             }
             Step::Ana { group, state } => {
                 target.set_ana_state(NQN, self.origin.port, group, AnaState(state % 6)).is_err()
@@ -274,10 +311,33 @@ fn plausible_command(command: &mut Command) {
             command.cdw10 = ((cdw10 % 0x84) | (cdw10 & 0x300)).into();
             if cdw10 & 1 == 0 { 512 } else { 16 }
         }
+        opcode::admin::GET_LBA_STATUS => {
+            command.nsid = [1, 1, 1, 2][command.nsid.get() as usize % 4].into();
+            // Most of them blocks that are there, up to the end or a few, as much as there is room for or less.
+            let (slba, cdw13) = (command.slba(), command.cdw13.get());
+            let action = [lba_status::ALLOCATED, lba_status::ALLOCATED, 0x10, 0x11];
+            let action = action[(cdw13 >> 30) as usize];
+            command.set_slba(slba % 110);
+            command.cdw12 = (command.cdw12.get() % 1024).into();
+            command.cdw13 = (u32::from(action) << 24 | cdw13 & 31).into();
+            8 + cdw10 % 1023 * 4
+        }
         _ => 0,
     };
     command.set_sgl(Sgl::transport(bytes));
     command.flags = Sgl::PSDT_SGL;
+}
+
+/// Runs the steps with a host that has connected.
+fn run(steps: Vec<Step>) -> Transport {
+    let mut transport = Transport::new();
+    transport.step(Step::ConnectAdmin { discovery: false });
+    transport.step(Step::Cc(ENABLE));
+    for step in steps {
+        transport.step(step);
+        transport.settle();
+    }
+    transport
 }
 
 proptest! {
@@ -286,12 +346,16 @@ proptest! {
     /// of both sides agree after every step.
     #[test]
     fn anything_goes_and_is_answered(steps in proptest::collection::vec(step(), 1..80)) {
-        let mut transport = Transport::new();
-        transport.step(Step::ConnectAdmin { discovery: false });
-        transport.step(Step::Cc(ENABLE));
-        for step in steps {
-            transport.step(step);
-            transport.settle();
-        }
+        run(steps);
     }
+}
+
+/// The checks of such a reply are worth something only if there are some.
+#[test]
+fn questions_of_what_is_allocated_are_among_the_steps() {
+    let mut runner = TestRunner::deterministic();
+    let strategy = proptest::collection::vec(step(), 1..80);
+    let allocations: u32 =
+        (0..96).map(|_| run(strategy.new_tree(&mut runner).unwrap().current()).allocations).sum();
+    assert!(allocations >= 16, "{allocations}");
 }
