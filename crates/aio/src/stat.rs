@@ -12,6 +12,7 @@
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -291,7 +292,7 @@ impl Report {
         for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
             let path = entry?.path();
             if is_ours(&path)
-                && let Ok(words) = words(&path)
+                && let Ok(Some(words)) = words(&path)
                 && let Some(report) = Report::parse(&words, own)
             {
                 return Ok(report);
@@ -309,7 +310,8 @@ impl Report {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let pid = name.strip_prefix(NAME).and_then(|rest| rest.split('.').nth(1)?.parse().ok());
             if let Some(pid) = pid
-                && let Some(report) = Report::parse(&words(&path)?, pid)
+                && let Some(words) = words(&path)?
+                && let Some(report) = Report::parse(&words, pid)
             {
                 reports.push((pid, report));
             }
@@ -321,7 +323,7 @@ impl Report {
     /// The sum over all contexts, open and ended.
     pub fn total(&self, counter: Counter) -> u64 {
         let index = counter as usize;
-        self.ended[index] + self.open.iter().map(|open| open.counts[index]).sum::<u64>()
+        sum([self.ended[index]].into_iter().chain(self.open.iter().map(|open| open.counts[index])))
     }
 
     fn parse(words: &[u64], pid: u32) -> Option<Report> {
@@ -356,17 +358,31 @@ fn own_number(status: &str) -> Option<u32> {
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-fn is_ours(path: &Path) -> bool {
-    fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains(NAME))
+/// The sum of counters, which are whatever another process has there.
+pub fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
 }
 
-fn words(path: &Path) -> io::Result<Vec<u64>> {
+/// Whether an open file is named like one of [`make`].
+fn is_ours(path: &Path) -> bool {
+    fs::read_link(path).is_ok_and(|name| {
+        let name = name.file_name().unwrap_or_default().to_string_lossy();
+        name.strip_prefix("memfd:").unwrap_or(&name).starts_with(NAME)
+    })
+}
+
+/// A page's words; none of what is no file, and may never end.
+fn words(path: &Path) -> io::Result<Option<Vec<u64>>> {
+    // A pipe would be waited for until somebody writes to it.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
     let mut bytes = Vec::new();
-    File::open(path)?.take(1 << 20).read_to_end(&mut bytes)?;
-    Ok(bytes
-        .chunks_exact(8)
-        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
-        .collect())
+    file.take(size_of::<Page>() as u64).read_to_end(&mut bytes)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok(Some(words.iter().map(|word| u64::from_le_bytes(*word)).collect()))
 }
 
 #[cfg(test)]
@@ -395,5 +411,35 @@ mod tests {
         assert!(report.open.iter().all(|open| open.id != 0x7000));
         assert_eq!(report.total(Counter::Ring), before);
         assert_eq!(NAMES[Counter::Misses as usize], "misses");
+    }
+
+    #[test]
+    fn what_is_named_like_a_file_of_ours_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join(format!("{NAME}.1.0"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(words(&pipe).unwrap().is_none());
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join(format!("{NAME}.2.0"))).unwrap();
+        assert!(Report::kept_in(folder.path()).unwrap().is_empty());
+        // This process has it open, and is told of all the same.
+        let open = File::options().read(true).write(true).open(&pipe).unwrap();
+        let record = super::open(0x7001, 1, false);
+        assert!(Report::of(std::process::id()).unwrap().contexts > 0);
+        close(record);
+        drop(open);
+        // Files of others that lie in a folder of that name are not looked at.
+        let folder = tempfile::Builder::new().prefix("nvlane-aio-").tempdir().unwrap();
+        let other = File::create(folder.path().join("other")).unwrap();
+        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&other));
+        assert!(!is_ours(Path::new(&link)));
+    }
+
+    #[test]
+    fn counters_of_others_may_be_any_numbers() {
+        let report = Report { contexts: 1, ended: [u64::MAX; NAMES.len()], open: Vec::new() };
+        let open =
+            Open { id: 1, mode: "", reason: "", nr: 1, extended: false, counts: [1; NAMES.len()] };
+        let report = Report { open: vec![open], ..report };
+        assert_eq!(report.total(Counter::Ring), u64::MAX);
     }
 }

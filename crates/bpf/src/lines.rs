@@ -1,9 +1,12 @@
 //! Which line of the source an instruction comes from, and which types functions have: the section `.BTF.ext`.
 
-use crate::btf::{part, text, u32_at};
+use crate::btf::{self, part, u32_at};
+use std::collections::HashMap;
 
 /// Lines of one object at most.
 const LINES_MAX: usize = 1 << 17;
+/// Bytes of the name of a file or section (`PATH_MAX`): many may have the same bytes.
+const NAME_BYTES_MAX: usize = 4096;
 /// Headers from this size on say where accesses are that are to be adjusted.
 const ADJUSTED_HEADER_BYTES: u32 = 32;
 
@@ -35,6 +38,7 @@ impl Lines {
         let all = part(section, 1)?;
         let record = u32_at(all, 0)? as usize;
         let mut at = 4;
+        let mut numbers = HashMap::new();
         while at < all.len() && record >= 16 {
             let first = text(strings, u32_at(all, at)?).and_then(&base);
             let count = u32_at(all, at + 4)?;
@@ -45,7 +49,12 @@ impl Lines {
                 let Some(first) = first else { continue };
                 let file = text(strings, u32_at(entry, 4)?)?;
                 let instruction = first.checked_add(u32_at(entry, 0)? / 8)?;
-                let file = self.file(file);
+                let file = file.rsplit('/').next().unwrap_or(file);
+                let files = &mut self.files;
+                let file = *numbers.entry(file).or_insert_with(|| {
+                    files.push(file.to_owned());
+                    files.len() as u32 - 1
+                });
                 self.starts.push((instruction, file, u32_at(entry, 12)? >> 10));
                 if self.starts.len() > LINES_MAX {
                     return None;
@@ -53,15 +62,6 @@ impl Lines {
             }
         }
         Some(())
-    }
-
-    fn file(&mut self, path: &str) -> u32 {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        let known = self.files.iter().rposition(|file| file == name);
-        known.unwrap_or_else(|| {
-            self.files.push(name.to_owned());
-            self.files.len() - 1
-        }) as u32
     }
 
     /// The first instruction, from `start` on, of a line of the file that `start` is of.
@@ -78,6 +78,12 @@ impl Lines {
         let (_, file, line) = self.starts.get(next.checked_sub(1)?)?;
         Some((self.files.get(*file as usize)?, *line))
     }
+}
+
+/// The text that begins at `at` of a table of strings, if it is not longer than names are.
+fn text(strings: &[u8], at: u32) -> Option<&str> {
+    let end = (at as usize).saturating_add(NAME_BYTES_MAX + 1).min(strings.len());
+    btf::text(&strings[..end], at)
 }
 
 /// Types of the function at byte `at` of a section of code: there should be one.
@@ -138,4 +144,46 @@ pub fn wants_adjusting(section: &[u8]) -> Option<bool> {
         return Some(false);
     }
     part(section, 2).map(|records| records.len() > 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `.BTF.ext` with a line of each of these files, by where their names are.
+    fn section(files: &[u32]) -> Vec<u8> {
+        let bytes = 12 + files.len() as u32 * 16;
+        let mut words = vec![0x0001_eb9f, 24, 0, 0, 0, bytes, 16, 0, files.len() as u32];
+        for (line, file) in files.iter().enumerate() {
+            words.extend([line as u32 * 8, *file, 0, 7 << 10]);
+        }
+        words.into_iter().flat_map(u32::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn many_files_are_found_by_their_names() {
+        let count = 100_000;
+        let mut strings = b"nvlane/route\0".to_vec();
+        let name = |number: usize| format!("/f/{:06}", number % (count / 2));
+        let mut files = Vec::new();
+        for number in 0..count {
+            files.push(strings.len() as u32);
+            strings.extend_from_slice(name(number).as_bytes());
+            strings.push(0);
+        }
+        let lines = Lines::parse(&section(&files), &strings, |_| Some(0));
+        assert_eq!((lines.starts.len(), lines.files.len()), (count, count / 2));
+        for number in [0, 1, count / 2, count - 1] {
+            assert_eq!(lines.of(number), Some((&name(number)[3..], 7)));
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_none() {
+        let named = |bytes| {
+            let strings = [b"s\0".to_vec(), vec![b'n'; bytes], vec![0]].concat();
+            Lines::parse(&section(&[2]), &strings, |_| Some(0)).of(0).is_some()
+        };
+        assert!(named(NAME_BYTES_MAX) && !named(NAME_BYTES_MAX + 1));
+    }
 }

@@ -14,6 +14,7 @@ use object::{
     LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget,
     SectionIndex, SectionKind, SymbolKind,
 };
+use std::collections::HashMap;
 
 /// Largest object in bytes.
 pub const OBJECT_BYTES_MAX: usize = 8 << 20;
@@ -26,6 +27,8 @@ const VARIABLES_BYTES_MAX: u64 = 16 << 20;
 /// Sections and symbols that are looked at.
 const SECTIONS_MAX: usize = 1024;
 const SYMBOLS_MAX: usize = 1 << 16;
+/// Bytes of the name of one of them: many may have the same bytes.
+const NAME_BYTES_MAX: usize = 1024;
 
 /// What is the kernel's: functions among ours; and in objects from before the loop was nvlane's own, which still run here, a section of
 /// code, maps and variables (bpf/loop/loop.bpf.c).
@@ -93,6 +96,12 @@ fn parse(object: &[u8]) -> Result<Elf<'_>, LoadError> {
     if elf.sections().count() > SECTIONS_MAX || elf.symbols().count() > SYMBOLS_MAX {
         return Err(LoadError::TooMuch("sections or symbols"));
     }
+    let is_long = |name: object::Result<&[u8]>| name.is_ok_and(|it| it.len() > NAME_BYTES_MAX);
+    if elf.sections().any(|section| is_long(section.name_bytes()))
+        || elf.symbols().any(|symbol| is_long(symbol.name_bytes()))
+    {
+        return Err(LoadError::TooMuch("bytes in a name"));
+    }
     sections::check(&elf)?;
     Ok(elf)
 }
@@ -104,7 +113,7 @@ struct Loader {
     /// Sections of code: where they are in `raw`.
     sections: Vec<(SectionIndex, String, Span)>,
     functions: Vec<Function>,
-    /// Functions that were left out.
+    /// What functions that were left out take: spans in their order, apart from one another.
     blank: Vec<Span>,
     maps: Vec<MapDefinition>,
     /// Sections of variables, and which map each is.
@@ -132,10 +141,9 @@ impl Loader {
         self.blank_kernel_functions();
         self.declared_maps(elf, types.as_ref())?;
         if let (Some(types), Some(Ok(more))) = (&types, named(".BTF.ext")) {
-            let base = |name: &str| {
-                let found = self.sections.iter().find(|(_, section, _)| section == name);
-                found.map(|(.., span)| span.start as u32)
-            };
+            let starts = self.sections.iter().map(|(_, name, span)| (&**name, span.start as u32));
+            let starts: HashMap<&str, u32> = starts.collect();
+            let base = |name: &str| starts.get(name).copied();
             self.lines = Lines::parse(more, types.strings(), base);
         }
         for number in 0..self.sections.len() {
@@ -216,11 +224,10 @@ impl Loader {
     /// What only the kernel's loop calls is not ours to run: it calls what there is not here.
     fn blank_kernel_functions(&mut self) {
         let is_ours = |it: &Function| !it.name.starts_with(KERNEL_FUNCTIONS);
-        for function in self.functions.iter().filter(|it| !is_ours(it)) {
-            if let Some(code) = self.raw.get_mut(function.span.start..function.span.end) {
-                code.fill(EXIT);
-                self.blank.push(function.span);
-            }
+        let theirs = self.functions.iter().filter(|it| !is_ours(it)).map(|it| it.span);
+        self.blank = merged(theirs.filter(|span| span.start < span.end).collect());
+        for span in &self.blank {
+            self.raw[span.start..span.end].fill(EXIT);
         }
         self.functions.retain(is_ours);
     }
@@ -256,7 +263,8 @@ impl Loader {
             let at = usize::try_from(offset / 8).ok().and_then(|at| at.checked_add(span.start));
             let at = at.filter(|at| *at < span.end && offset % 8 == 0);
             let at = at.ok_or_else(|| wrong("is beyond the code".into()))?;
-            if self.blank.iter().any(|blank| (blank.start..blank.end).contains(&at)) {
+            let blank = self.blank.partition_point(|blank| blank.end <= at);
+            if self.blank.get(blank).is_some_and(|blank| blank.start <= at) {
                 continue;
             }
             let RelocationTarget::Symbol(symbol) = relocation.target() else {
@@ -334,6 +342,19 @@ impl Loader {
     }
 }
 
+/// The same instructions in spans that are in their order, and apart from one another.
+fn merged(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable_by_key(|span| span.start);
+    spans.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    spans
+}
+
 /// Decodes code and checks it; `sections` lie behind one another. The error says at which instruction.
 pub(crate) fn decode(raw: &[[u8; 8]], sections: &[Span]) -> Result<Vec<Insn>, (usize, Refusal)> {
     let mut code = Vec::with_capacity(raw.len());
@@ -364,4 +385,68 @@ fn is_variables(name: &str) -> bool {
 
 fn format(error: object::Error) -> LoadError {
     LoadError::Format(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An example whose table of symbols is followed by so many more of `symbol`, and its names by those.
+    fn with_symbols(
+        symbol: &str,
+        count: usize,
+        change: impl Fn(&mut [u8]),
+        more: &[u8],
+    ) -> Vec<u8> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/statistics.bpf.o");
+        let mut object = std::fs::read(path).unwrap();
+        let elf = Elf::parse(&*object).unwrap();
+        let found = |name: &str| {
+            let section = elf.section_by_name(name).unwrap();
+            (section.index().0, section.data().unwrap().to_vec())
+        };
+        let (mut symbols, mut names) = (found(".symtab"), found(".strtab"));
+        let number = elf.symbol_by_name(symbol).unwrap().index().0;
+        let mut entry = symbols.1[number * 24..][..24].to_vec();
+        change(&mut entry);
+        symbols.1.extend(entry.repeat(count));
+        names.1.extend_from_slice(more);
+        let headers = u64::from_le_bytes(object[40..48].try_into().unwrap()) as usize;
+        for (index, bytes) in [symbols, names] {
+            object.resize(object.len().next_multiple_of(8), 0);
+            let place = [object.len() as u64, bytes.len() as u64].map(u64::to_le_bytes).concat();
+            object.extend_from_slice(&bytes);
+            object[headers + index * 64 + 24..][..16].copy_from_slice(&place);
+        }
+        object
+    }
+
+    #[test]
+    fn what_is_left_out_often_is_left_out_once() {
+        let plain = load(&with_symbols("nvlane_kernel_route", 0, |_| {}, b"")).unwrap();
+        let often = load(&with_symbols("nvlane_kernel_route", 60_000, |_| {}, b"")).unwrap();
+        assert!(plain.left_out > 0 && often == plain);
+    }
+
+    #[test]
+    fn spans_are_merged() {
+        let span = |(start, end)| Span { start, end };
+        let spans = [(9, 12), (0, 4), (2, 3), (4, 6), (7, 8)].map(span).to_vec();
+        assert_eq!(merged(spans), [(0, 6), (7, 8), (9, 12)].map(span));
+    }
+
+    #[test]
+    fn names_are_not_long() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/statistics.bpf.o");
+        let object = std::fs::read(path).unwrap();
+        let elf = Elf::parse(&*object).unwrap();
+        let at = elf.section_by_name(".strtab").unwrap().size() as u32;
+        let named = |bytes| {
+            let name = [vec![b'n'; bytes], vec![0]].concat();
+            let called = |entry: &mut [u8]| entry[..4].copy_from_slice(&at.to_le_bytes());
+            load(&with_symbols("nvlane_kernel_route", 1, called, &name)).map(drop)
+        };
+        assert_eq!(named(NAME_BYTES_MAX), Ok(()));
+        assert_eq!(named(NAME_BYTES_MAX + 1), Err(LoadError::TooMuch("bytes in a name")));
+    }
 }

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::cli::{AioCommand, AioMode, AioRunArgs, AioStatArgs, ListFormat};
-use ::aio::stat::{self, Counter, NAMES, Report};
+use ::aio::stat::{self, Counter, NAMES, Report, sum};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -145,7 +145,7 @@ fn tell(file: &Path, reports: &[(u32, Report)]) -> Result<()> {
             object
         })
         .collect();
-    let total = counters(|index| reports.iter().map(|(_, report)| total(report, index)).sum());
+    let total = counters(|index| sum(reports.iter().map(|(_, report)| total(report, index))));
     let text = format!("{:#}\n", json!({ "processes": processes, "total": total }));
     fs::write(file, text).with_context(|| file.display().to_string())
 }
@@ -227,7 +227,8 @@ fn as_json(report: &Report) -> Value {
 
 /// A counter over all contexts, open and ended.
 fn total(report: &Report, index: usize) -> u64 {
-    report.ended[index] + report.open.iter().map(|context| context.counts[index]).sum::<u64>()
+    let open = report.open.iter().map(|context| context.counts[index]);
+    sum(open.chain([report.ended[index]]))
 }
 
 fn as_text(report: &Report) -> String {
@@ -284,6 +285,15 @@ mod tests {
         let text = as_text(&report());
         assert!(text.contains("native (eventfd)"), "{text}");
         assert!(text.lines().last().unwrap().contains("14"), "{text}");
+    }
+
+    #[test]
+    fn counters_of_others_may_be_any_numbers() {
+        let mut odd = report();
+        odd.ended.fill(u64::MAX);
+        assert_eq!(as_json(&odd)["total"]["ring"], u64::MAX);
+        let folder = tempfile::tempdir().unwrap();
+        tell(&folder.path().join("stat"), &[(1, odd.clone()), (2, odd)]).unwrap();
     }
 
     #[test]

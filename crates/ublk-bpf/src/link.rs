@@ -19,8 +19,8 @@ use bpf::{MapDefinition, MapKind, Program};
 use libbpf_rs::{AsRawLibbpf, MapType, ObjectBuilder, libbpf_sys};
 use object::read::elf::{ElfFile64, ElfSymbol64};
 use object::{
-    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SectionKind,
-    SymbolKind, elf,
+    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionKind, SymbolKind,
+    elf,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,8 +144,11 @@ fn link(objects: [&[u8]; 2]) -> io::Result<File> {
 #[derive(PartialEq, Eq)]
 struct Function<'a> {
     code: &'a [u8],
-    relocations: Vec<(u64, Kind, String)>,
+    relocations: Vec<Relocation<'a>>,
 }
+
+/// What is put into an instruction: where that is, and what it is about, by name.
+type Relocation<'a> = (u64, Kind, &'a str);
 
 /// What it is that a relocation names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,9 +162,9 @@ enum Kind {
 
 /// The functions of a program, for the kernel.
 struct Parts<'a> {
-    functions: BTreeMap<String, Function<'a>>,
-    /// Code of `.text` that is in none of them.
-    stray: bool,
+    functions: BTreeMap<&'a str, Function<'a>>,
+    /// What is wrong with where they are: each byte of `.text` is in one of them.
+    wrong: Option<String>,
 }
 
 /// Refuses a program that reaches for more than its own; what is not refused is as the machine in user space has it.
@@ -188,8 +191,8 @@ fn check(program: &[u8]) -> Result<Program, Error> {
     if is_waived() {
         return load();
     }
-    if parts.stray {
-        return foreign("it has code in no function".to_owned());
+    if let Some(wrong) = parts.wrong {
+        return foreign(wrong);
     }
     for (name, function) in &parts.functions {
         if let Err(what) = harmless(function, &parts.functions) {
@@ -331,10 +334,10 @@ fn types(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
         return Ok(Err(format!("it has a type named {CONFIG}")));
     }
     // What is said of code before it, the linker's numbers having 32 bits, would be said of the loop's.
-    let bytes = |name: &str| {
-        let section = elf.section_by_name(name).filter(has_code);
-        section.map(|section| section.size())
-    };
+    let code = elf.sections().filter(has_code);
+    let code = code.map(|section| Ok((section.name()?, section.size())));
+    let code = code.collect::<Result<BTreeMap<&str, u64>, object::Error>>()?;
+    let bytes = |name: &str| code.get(name).copied();
     match data(".BTF.ext")? {
         Some(more) if !bpf::load::is_of_code(types, more, bytes) => {
             Ok(Err("its section .BTF.ext tells of code that is not there".to_owned()))
@@ -396,7 +399,7 @@ fn is_plain(symbol: &ElfSymbol64<'_, '_, LittleEndian>) -> bool {
 /// Whether a function of the program does what programs may do.
 fn harmless(
     function: &Function<'_>,
-    functions: &BTreeMap<String, Function<'_>>,
+    functions: &BTreeMap<&str, Function<'_>>,
 ) -> Result<(), String> {
     let (code, rest) = function.code.as_chunks::<8>();
     if !rest.is_empty() {
@@ -408,8 +411,9 @@ fn harmless(
     let mut at = 0;
     while let Some(word) = code.get(at) {
         let place = at as u64 * 8;
-        let named = function.relocations.iter().find(|(of, ..)| *of == place);
-        let named = named.map(|(_, kind, name)| (*kind, name.as_str()));
+        let named = function.relocations.binary_search_by_key(&place, |(of, ..)| *of).ok();
+        let named = named.map(|number| &function.relocations[number]);
+        let named = named.map(|(_, kind, name)| (*kind, *name));
         let what = |else_what| named.map_or(else_what, |(_, name)| name);
         let (register, immediate) =
             (word[1] >> 4, i32::from_le_bytes([word[4], word[5], word[6], word[7]]));
@@ -432,85 +436,90 @@ fn harmless(
 
 impl<'a> Parts<'a> {
     fn of(elf: &Elf<'a>) -> Result<Parts<'a>, object::Error> {
-        let mut parts = Parts { functions: BTreeMap::new(), stray: false };
+        let mut parts = Parts { functions: BTreeMap::new(), wrong: None };
         if let Some(section) = elf.section_by_name(TEXT) {
-            parts.stray = parts.functions_of(elf, &section)? != section.size();
+            parts.functions_of(elf, &section)?;
         }
         Ok(parts)
     }
 
-    /// Takes the functions of a section. Bytes that are in them, each once.
+    /// Takes the functions of a section, which must not have code in common: what is put into one is put into no other.
     fn functions_of(
         &mut self,
         elf: &Elf<'a>,
         section: &impl ObjectSection<'a>,
-    ) -> Result<u64, object::Error> {
+    ) -> Result<(), object::Error> {
         let data = section.data()?;
-        let mut known = 0;
-        let mut spans = Vec::new();
+        let (mut spans, mut begins) = (Vec::new(), BTreeMap::new());
         for symbol in elf.symbols() {
             if symbol.section_index() != Some(section.index()) || symbol.kind() != SymbolKind::Text
             {
                 continue;
             }
-            let (first, len) = (symbol.address(), symbol.size());
+            let (first, len, name) = (symbol.address(), symbol.size(), symbol.name()?);
+            begins.entry(first).or_insert(name);
             let code = usize::try_from(first).ok().zip(usize::try_from(len).ok());
             let code = code.and_then(|(first, len)| data.get(first..first.checked_add(len)?));
-            let name = symbol.name()?.to_owned();
-            let Some(code) = code.filter(|code| !code.is_empty()) else { continue };
-            let mut relocations = relocations(elf, section, first, len)?;
-            calls(elf, section.index(), first, code, &mut relocations)?;
-            if self.functions.insert(name, Function { code, relocations }).is_none() {
-                known += len;
-                spans.push((first, first + len));
+            if let Some(code) = code.filter(|code| !code.is_empty()) {
+                spans.push((first, first + len, name, code));
             }
         }
-        spans.sort_unstable();
-        let apart = spans.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-        Ok(if apart { known } else { u64::MAX })
+        spans.sort_unstable_by_key(|(first, ..)| *first);
+        let mut relocations = Vec::new();
+        if spans.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            self.wrong = Some("it has functions that have code in common".to_owned());
+        } else {
+            relocations = relocations_of(elf, section, data, &begins)?;
+            if spans.iter().map(|(first, end, ..)| end - first).sum::<u64>() != section.size() {
+                self.wrong = Some("it has code in no function".to_owned());
+            }
+        }
+        for (first, end, name, code) in spans {
+            let place = |at: u64| relocations.partition_point(|(of, ..)| *of < at);
+            let own = &relocations[place(first)..place(end)];
+            let mut own: Vec<_> = own.iter().map(|it| (it.0 - first, it.1, it.2)).collect();
+            calls(first, code, &begins, &mut own);
+            let function = Function { code, relocations: own };
+            if self.functions.insert(name, function).is_some() {
+                self.wrong.get_or_insert_with(|| format!("it has two functions named {name}"));
+            }
+        }
+        Ok(())
     }
 }
 
-/// What is put into `len` bytes of a section from `first` on. Functions and maps by their names, variables by that
-/// of their section; what another object would have to bring is called so.
-fn relocations<'a>(
+/// What is put into a section, sorted by place. Functions and maps by their names, variables by that of their section; what
+/// another object would have to bring is called so.
+fn relocations_of<'a>(
     elf: &Elf<'a>,
     section: &impl ObjectSection<'a>,
-    first: u64,
-    len: u64,
-) -> Result<Vec<(u64, Kind, String)>, object::Error> {
+    data: &[u8],
+    begins: &BTreeMap<u64, &'a str>,
+) -> Result<Vec<Relocation<'a>>, object::Error> {
     let mut found = Vec::new();
     for (at, relocation) in section.relocations() {
-        if at < first || at - first >= len {
-            continue;
-        }
         let RelocationTarget::Symbol(index) = relocation.target() else {
-            found.push((at - first, Kind::Other, "an address".to_owned()));
+            found.push((at, Kind::Other, "an address"));
             continue;
         };
         let symbol = elf.symbol_by_index(index)?;
         let home = match symbol.section_index() {
-            Some(SectionIndex(index)) => {
-                elf.section_by_index(SectionIndex(index))?.name()?.to_owned()
-            }
-            None => "elsewhere".to_owned(),
+            Some(index) => elf.section_by_index(index)?.name()?,
+            None => "elsewhere",
         };
         let name = symbol.name()?;
-        let (kind, named) = match home.as_str() {
+        let (kind, named) = match home {
             // What is meant may be other than what is named: the instruction adds to the symbol's place.
-            TEXT => {
-                let target = target(section.data()?, at, symbol.address());
-                (Kind::Function, function_at(elf, symbol.section_index(), target)?)
-            }
+            TEXT => (Kind::Function, function_at(begins, target(data, at, symbol.address()))),
             // The name decides who may use it. A section is that of all maps, and the first of them is the loop's.
-            MAPS if symbol.kind() == SymbolKind::Data => (Kind::Map, name.to_owned()),
-            _ if symbol.is_undefined() => (Kind::Other, name.to_owned()),
+            MAPS if symbol.kind() == SymbolKind::Data => (Kind::Map, name),
+            _ if symbol.is_undefined() => (Kind::Other, name),
             _ if VARIABLES.iter().any(|begin| home.starts_with(begin)) => (Kind::Variables, home),
             _ => (Kind::Other, home),
         };
-        found.push((at - first, kind, named));
+        found.push((at, kind, named));
     }
-    found.sort();
+    found.sort_unstable();
     Ok(found)
 }
 
@@ -524,41 +533,31 @@ fn target(code: &[u8], at: u64, address: u64) -> Option<u64> {
 }
 
 /// Adds the names of functions that are called by their distance.
-fn calls(
-    elf: &Elf<'_>,
-    section: SectionIndex,
+fn calls<'a>(
     first: u64,
     code: &[u8],
-    found: &mut Vec<(u64, Kind, String)>,
-) -> Result<(), object::Error> {
+    begins: &BTreeMap<u64, &'a str>,
+    found: &mut Vec<Relocation<'a>>,
+) {
+    let known = found.len();
     let mut at = 0;
     let (words, _) = code.as_chunks::<8>();
     while let Some(word) = words.get(at) {
         let place = at as u64 * 8;
         let is_call = word[0] == CALL && word[1] >> 4 == CALL_FUNCTION;
-        if is_call && found.iter().all(|(of, ..)| *of != place) {
+        if is_call && found[..known].binary_search_by_key(&place, |it| it.0).is_err() {
             let distance = i32::from_le_bytes([word[4], word[5], word[6], word[7]]);
             let target = first.checked_add_signed((at as i64 + 1 + i64::from(distance)) * 8);
-            found.push((place, Kind::Function, function_at(elf, Some(section), target)?));
+            found.push((place, Kind::Function, function_at(begins, target)));
         }
         at += if word[0] == LOAD_IMMEDIATE { 2 } else { 1 };
     }
-    found.sort();
-    Ok(())
+    found.sort_unstable();
 }
 
 /// The name of the function that begins there.
-fn function_at(
-    elf: &Elf<'_>,
-    section: Option<SectionIndex>,
-    address: Option<u64>,
-) -> Result<String, object::Error> {
-    let there = elf.symbols().find(|symbol| {
-        symbol.section_index() == section
-            && symbol.kind() == SymbolKind::Text
-            && Some(symbol.address()) == address
-    });
-    Ok(there.map_or(Ok("a place in the code"), |symbol| symbol.name())?.to_owned())
+fn function_at<'a>(begins: &BTreeMap<u64, &'a str>, address: Option<u64>) -> &'a str {
+    address.and_then(|address| begins.get(&address)).copied().unwrap_or("a place in the code")
 }
 
 #[cfg(test)]

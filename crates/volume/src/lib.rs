@@ -29,12 +29,14 @@
 mod device;
 mod open;
 mod parse;
+mod program;
 mod remote;
 pub mod session;
 mod uri;
 
 pub use device::Device;
 pub use open::{OpenOptions, open, open_uri, open_uri_making};
+pub use program::read_program;
 pub use remote::{Remote, is_remote, may_be_remote};
 pub use uri::{Kind, Options, Uri};
 

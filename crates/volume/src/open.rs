@@ -1,6 +1,6 @@
 //! From a URI to the stack that it names.
 
-use crate::{DEPTH_MAX, Error, Kind, Uri};
+use crate::{DEPTH_MAX, Error, Kind, Uri, read_program};
 use namespace::device::block::{self, Beside};
 use namespace::file::{File, FileOptions, Made, OpenError};
 use namespace::layer::delay::Delay;
@@ -243,7 +243,7 @@ fn program(
     let unreadable = |source| Error::ProgramFile { path: path.to_owned(), source };
     // Who opens the volume anew by its URI may be in another directory.
     let path = fs::canonicalize(path).map_err(unreadable)?;
-    let object = fs::read(&path).map_err(unreadable)?;
+    let object = read_program(&path).map_err(unreadable)?;
     Ok(Routed::new(&object, percent::encode(&path), children, options.cores)?)
 }
 

@@ -172,7 +172,12 @@ impl Remote {
     }
 
     /// Looks whether the options make sense together.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
+        // What is the same for each path is said once, as it is written again.
+        let locals = &mut self.options.locals;
+        if locals.windows(2).all(|pair| pair[0] == pair[1]) {
+            locals.truncate(1);
+        }
         let keys = &self.options.keys;
         match (&keys.host, &keys.controller) {
             (None, Some(path)) => {

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, bail};
 use bpf::{MapDefinition, MapKind};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{self, Write};
 use ublk_bpf::Error;
 
@@ -22,7 +21,8 @@ const ONLY_INSISTED: &str = "`nvlane ublk add` runs it in user space unless --bp
 /// `nvlane bpf check`.
 pub fn command(args: &BpfCheckArgs) -> Result<()> {
     let name = args.program.display();
-    let object = fs::read(&args.program).with_context(|| format!("cannot read {name}"))?;
+    let object = volume::read_program(&args.program);
+    let object = object.with_context(|| format!("cannot read {name}"))?;
     let user = User::of(&object, args);
     let kernel = Kernel::of(ublk_bpf::check(&object, args.backends));
     let text = match args.output_format {

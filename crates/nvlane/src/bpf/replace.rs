@@ -100,7 +100,7 @@ pub fn in_volume(
     if !path.is_absolute() {
         return Err(Failure::params(format!("{object} is not an absolute path")));
     }
-    let bytes = fs::read(path)
+    let bytes = volume::read_program(path)
         .map_err(|error| Failure::volume(format!("cannot read the program {object}: {error}")))?;
     let mut names = Vec::new();
     volume.each_program(&mut |program| names.push(program.name()));

@@ -13,7 +13,6 @@ use namespace::{Namespace, percent};
 use nvme::Limits;
 use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 use serde_json::Value;
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -143,7 +142,8 @@ pub fn check_programs(id: u32, volume: Option<&str>, place: ProgramPlace) -> Res
     for (number, program) in programs.iter().enumerate() {
         let name = &program.name;
         let Some(path) = percent::decode(name) else { bail!("{name} is no path") };
-        let object = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let object = volume::read_program(&path);
+        let object = object.with_context(|| format!("cannot read {}", path.display()))?;
         let backends: Vec<Limits> = program.backends.iter().map(limits).collect();
         if backends.is_empty() {
             bail!("{name} has nothing behind it");
@@ -214,6 +214,7 @@ fn limits(told: &BackendNow) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::sync::atomic::Ordering;
 
     #[test]

@@ -1,5 +1,7 @@
 use super::*;
 
+mod crowded;
+
 fn example(name: &str) -> Vec<u8> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
     std::fs::read(format!("{folder}/{name}.bpf.o")).expect("an object")
@@ -63,10 +65,10 @@ fn the_loop_comes_around_each_program() {
             linked.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let elf = Elf::parse(&*object).unwrap();
         let parts = Parts::of(&elf).unwrap();
-        for (name, function) in ours.iter().filter(|(name, _)| *name != DONE) {
+        for (name, function) in ours.iter().filter(|(name, _)| **name != DONE) {
             // The program's is somewhere else there.
             let named = |function: &Function<'_>| -> Vec<(u64, String)> {
-                function.relocations.iter().map(|(at, _, name)| (*at, name.clone())).collect()
+                function.relocations.iter().map(|it| (it.0, it.2.to_owned())).collect()
             };
             let linked = &parts.functions[name];
             assert!(linked.code == function.code, "{}: {name}", path.display());

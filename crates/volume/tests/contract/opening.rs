@@ -2,8 +2,10 @@
 
 use namespace::layer::multipath::{Policy, Settings};
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 use std::path::PathBuf;
-use volume::{Error, Kind, OpenOptions, Options, Uri};
+use std::time::Duration;
+use volume::{Device, Error, Kind, OpenOptions, Options, Uri};
 
 fn refused(uri: &str, options: OpenOptions) -> String {
     let message = volume::open(uri, &options).expect_err(uri).to_string();
@@ -262,7 +264,144 @@ fn backend() -> impl Strategy<Value = Uri> {
             kind: Kind::File { path: PathBuf::from(format!("/{name}")), create_bytes, buffered },
             options,
         });
-    prop_oneof![memory, file]
+    let remote = remote().prop_map(|text| text.parse().expect(&text));
+    prop_oneof![2 => memory, 2 => file, 1 => device(), 2 => remote]
+}
+
+/// The character device of a namespace, with its options.
+fn device() -> impl Strategy<Value = Uri> {
+    let time = || prop::option::of((1u64..=86_400_000).prop_map(Duration::from_millis));
+    let sqpoll = prop::option::of(prop::option::of(0u32..1 << 16));
+    ("\\PC{1,8}", any::<(bool, bool)>(), sqpoll, time(), time(), options(false)).prop_map(
+        |(path, (poll, hybrid), sqpoll, idle, timeout, options)| {
+            let sqpoll_idle = idle.filter(|_| sqpoll.is_some());
+            let path = PathBuf::from(path);
+            let device = Device { path, poll, hybrid, sqpoll, sqpoll_idle, timeout };
+            Uri { kind: Kind::Device(device), options }
+        },
+    )
+}
+
+/// The text of a remote volume with options that it takes, some more than once.
+fn remote() -> impl Strategy<Value = String> {
+    let host = "[a-zA-Z0-9_.-]{1,8}|[0-9]{1,3}\\.0\\.2\\.1|\\[(::1|2001:DB8::[1-9a-f])\\]";
+    let host = (host, prop::option::of(1u16..)).prop_map(|(host, port)| match port {
+        Some(port) => format!("{host}:{port}"),
+        None => host,
+    });
+    let hosts = prop::collection::vec(host, 1..4);
+    hosts.prop_flat_map(|hosts| {
+        let places = if hosts.len() > 1 { vec![1, hosts.len()] } else { vec![1] };
+        let prefix = prop_oneof![
+            3 => (Just("tcp://"), Just(places)),
+            1 => (Just("discovery://"), Just(vec![1])),
+        ];
+        prefix.prop_flat_map(move |(prefix, places)| {
+            let options = prop::collection::vec(remote_option(places), 0..8);
+            let hosts = hosts.join(",");
+            ("nqn\\.[a-z0-9:.-]{1,12}(%2C|%C3%A4)?", options).prop_map(move |(nqn, options)| {
+                let mark = if options.is_empty() { "" } else { "?" };
+                format!("{prefix}{hosts}/{nqn}{mark}{}", options.join("&"))
+            })
+        })
+    })
+}
+
+/// An option of a remote volume; those of this end of each path have one of so many values.
+fn remote_option(places: Vec<usize>) -> impl Strategy<Value = String> {
+    let flag = "(hdr_digest|data_digest|disable_sqflow)(=(0|1|true|no|on|off))?";
+    let time = "(keep_alive_tmo|reconnect_delay|io_timeout|connect_timeout|quiesce_time|ctrl_loss_tmo|fast_io_fail_tmo)=[1-9][0-9]{0,3}(s|ms|\\.5s)?";
+    let limit = "(ctrl_loss_tmo|fast_io_fail_tmo)=(-1|off|0|0s)";
+    let number = "ns=[1-9][0-9]{0,8}|queue_size=([2-9]|1[0-9]{2}|1K)|latency_ewma_shift=[0-8]";
+    let name = "hostnqn=[a-z0-9.:]{1,12}(%2C|%26)?|hostid=[1-9a-f]{32}";
+    let word =
+        "failover=(safe|fast)|policy=(numa|round-robin)|passthrough=(io|admin|io\\+admin)|ro";
+    let key = "dhchap_key=/[a-z/.]{1,8}(%2C)?";
+    let locals = prop::sample::select(places).prop_flat_map(|count| {
+        let address = prop::collection::vec("::[1-9a-f]|192\\.0\\.2\\.[1-9]", count);
+        let interface = prop::collection::vec("e[0-2]", count);
+        prop_oneof![
+            address.prop_map(|each| format!("host_traddr={}", each.join("+"))),
+            interface.prop_map(|each| format!("host_iface={}", each.join("+"))),
+        ]
+    });
+    prop_oneof![flag, time, limit, number, name, word, key, locals]
+}
+
+/// Letters of URIs, together as they are in some.
+fn parts() -> impl Strategy<Value = String> {
+    const PARTS: [&str; 44] = [
+        "tcp://",
+        "discovery://",
+        "nvme:",
+        "bpf:",
+        "linear:",
+        "/dev/ng0n1",
+        "mem:1G",
+        "(",
+        ")",
+        ",",
+        "?",
+        "&",
+        "&",
+        "=",
+        "=",
+        "+",
+        ":",
+        "h",
+        "h:1",
+        "[::1]",
+        "/n",
+        "/n?",
+        "%2C",
+        "%",
+        "::1",
+        "e0",
+        "1",
+        "0",
+        "-1",
+        "1s",
+        "1.5ms",
+        "on",
+        "ro",
+        "ns=",
+        "hostnqn=",
+        "hostid=",
+        "host_traddr=",
+        "host_iface=",
+        "dhchap_key=",
+        "queue_size=",
+        "io_timeout=",
+        "ctrl_loss_tmo=",
+        "passthrough=",
+        "sqpoll",
+    ];
+    prop::collection::vec(prop::sample::select(&PARTS[..]), 0..16).prop_map(|parts| parts.concat())
+}
+
+/// A remote volume with options that it may take, or nearly so.
+fn nearly_remote() -> impl Strategy<Value = String> {
+    let known = "(ro|uuid|passthrough|ns|hostnqn|hostid|dhchap_key|dhchap_ctrl_key|host_traddr|host_iface|hdr_digest|data_digest|queue_size|disable_sqflow|keep_alive_tmo|reconnect_delay|ctrl_loss_tmo|fast_io_fail_tmo|io_timeout|connect_timeout|quiesce_time|failover|policy|latency_ewma_shift|latency_batch_timeout|numa_bias)";
+    let option = (known, "(=[0-9a-z+:.%_/-]{0,10}|=[0-9]{1,3}(ms|us|s)?)?");
+    let options = prop::collection::vec(option, 0..6).prop_map(|options| {
+        let each: Vec<String> =
+            options.iter().map(|(name, value)| format!("{name}{value}")).collect();
+        each.join("&")
+    });
+    let hosts = "[a-f0-9]{1,4}(:[0-9]{1,5})?(,[a-f0-9.]{1,4}){0,2}|[a-f0-9.:,%\\[\\]-]{0,12}";
+    ("(tcp|discovery)://", hosts, "[a-z0-9%.:]{1,8}", options)
+        .prop_map(|(prefix, hosts, nqn, options)| format!("{prefix}{hosts}/{nqn}?{options}"))
+}
+
+/// What is read says the same when it is written again.
+fn there_and_back(text: &str) -> Result<(), TestCaseError> {
+    if let Ok(uri) = text.parse::<Uri>() {
+        let again = uri.to_string();
+        let read = again.parse::<Uri>();
+        prop_assert!(read.is_ok(), "{} of {}: {}", again, text, read.unwrap_err());
+        prop_assert_eq!(read.unwrap(), uri, "{} of {}", again, text);
+    }
+    Ok(())
 }
 
 fn any_settings() -> impl Strategy<Value = Settings> {
@@ -312,9 +451,11 @@ fn any_uri() -> impl Strategy<Value = Uri> {
             }
         });
         let linear = prop::collection::vec(inner.clone(), 1..4).prop_map(Kind::Linear);
-        let multipath = (any_settings(), prop::collection::vec(inner, 1..4))
+        let multipath = (any_settings(), prop::collection::vec(inner.clone(), 1..4))
             .prop_map(|(settings, paths)| Kind::Multipath(settings, paths));
-        (prop_oneof![layer, linear, multipath], options(false))
+        let program = ("\\PC{1,8}", prop::collection::vec(inner, 1..4))
+            .prop_map(|(path, children)| Kind::Program(PathBuf::from(path), children));
+        (prop_oneof![2 => layer, 1 => linear, 1 => multipath, 1 => program], options(false))
             .prop_map(|(kind, options)| Uri { kind, options })
     })
 }
@@ -332,17 +473,26 @@ proptest! {
     }
 
     #[test]
-    fn no_text_of_the_right_letters_panics(text in "[a-f%?&(),:=0-9GKmslinerdya./ -]{0,60}") {
-        if let Ok(uri) = text.parse::<Uri>() {
-            prop_assert_eq!(uri.to_string().parse::<Uri>().expect("printed"), uri);
-        }
+    fn no_text_of_the_right_letters_panics(
+        text in "[a-z%?&(),:=0-9GKM./ _+\\[\\]-]{0,60}",
+        parts in parts(),
+    ) {
+        there_and_back(&text)?;
+        there_and_back(&parts)?;
+    }
+
+    #[test]
+    fn remote_volumes_are_there_and_back(text in remote(), nearly in nearly_remote()) {
+        prop_assert!(text.parse::<Uri>().is_ok(), "{}: {}", text, text.parse::<Uri>().unwrap_err());
+        there_and_back(&text)?;
+        there_and_back(&nearly)?;
     }
 
     #[test]
     fn no_layer_argument_panics(
-        scheme in "(delay|rate|fault|volatile|linear|multipath)",
+        scheme in "(delay|rate|fault|volatile|linear|multipath|bpf)",
         arguments in "[a-z=0-9.,%-]{0,30}",
     ) {
-        let _ = format!("{scheme}:{arguments}(mem:1G)").parse::<Uri>();
+        there_and_back(&format!("{scheme}:{arguments}(mem:1G)"))?;
     }
 }

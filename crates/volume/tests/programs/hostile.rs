@@ -91,6 +91,14 @@ fn what_does_not_go_together_is_refused_when_it_is_opened() {
     let many = refused(&program("linear", &vec!["mem:64K"; 17].join(",")));
     assert!(many.contains("1 to 16 volumes"), "{many}");
     assert!(refused("bpf:/nowhere.o(mem:1M)").contains("cannot read the program /nowhere.o"));
+    // Neither is read to its end.
+    let endless = refused("bpf:/dev/zero(mem:1M)");
+    assert!(endless.contains("cannot read the program /dev/zero: it is a device"), "{endless}");
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe.bpf.o");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let waiting = refused(&format!("bpf:{}(mem:1M)", pipe.display()));
+    assert!(waiting.contains("it is a pipe, not an object file"), "{waiting}");
     let source = program("linear", "mem:1M").replace(".bpf.o", ".bpf.c");
     assert!(refused(&source).contains("not a proper object file"), "{}", refused(&source));
     assert!(refused("bpf:(mem:1M)").contains("a path is missing"));
