@@ -2,7 +2,9 @@
 
 use crate::client::HostIdentity;
 use std::fs;
-use std::sync::OnceLock;
+use std::io::Read;
+use std::path::Path;
+use std::sync::{Once, OnceLock};
 use uuid::Uuid;
 
 /// The name space of everything that nvlane derives, the daemon's names too. Changing it would rename
@@ -13,11 +15,29 @@ pub const NVLANE: Uuid = Uuid::from_u128(0x8f3c_1f0a_5d2b_4a6e_9b7d_6e76_6c61_6e
 /// machine's id, or, where there is none (containers), a random one for this process. The identifier
 /// goes with the name: it is the UUID in it, or made from it.
 pub fn identity(nqn: Option<&str>, id: Option<[u8; 16]>) -> HostIdentity {
+    identity_with(nqn, id, Path::new("/etc/nvme"))
+}
+
+/// The same with nvme-cli's files in `folder`.
+fn identity_with(nqn: Option<&str>, id: Option<[u8; 16]>, folder: &Path) -> HostIdentity {
     let filed = |name: &str| {
-        let text = fs::read_to_string(format!("/etc/nvme/{name}")).ok()?;
+        let mut text = String::new();
+        let file = fs::File::open(folder.join(name)).ok()?;
+        file.take(FILED_BYTES_MAX).read_to_string(&mut text).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
-    let (nqn, with_it) = match (nqn, filed("hostnqn")) {
+    let named = filed("hostnqn").filter(|nqn| {
+        let is_name = is_nqn(nqn);
+        if !is_name {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                let file = folder.join("hostnqn");
+                tracing::warn!("{}: no NQN of 1 to 223 bytes: not used", file.display());
+            });
+        }
+        is_name
+    });
+    let (nqn, with_it) = match (nqn, named) {
         (Some(nqn), _) => (nqn.to_owned(), None),
         (None, Some(nqn)) => (nqn, filed("hostid").and_then(|id| Uuid::try_parse(&id).ok())),
         (None, None) => (nqn_of_machine(), None),
@@ -26,6 +46,14 @@ pub fn identity(nqn: Option<&str>, id: Option<[u8; 16]>) -> HostIdentity {
     let id = id.map(Uuid::from_bytes).or(with_it).or(named);
     let id = id.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_URL, nqn.as_bytes()));
     HostIdentity { nqn, id: id.into_bytes() }
+}
+
+/// What is read of a file of nvme-cli's, at most: more than a name may have, so that a longer one is none.
+const FILED_BYTES_MAX: u64 = 4096;
+
+fn is_nqn(text: &str) -> bool {
+    (1..=nvme::fabrics::NQN_BYTES_MAX).contains(&text.len())
+        && !text.contains(|letter: char| letter.is_whitespace() || letter.is_control())
 }
 
 /// This machine's id, systemd's or D-Bus'; none in most containers. It is confidential
@@ -67,5 +95,24 @@ mod tests {
         assert_eq!(other, identity(Some("nqn.2026-11.org.example:h"), None));
         assert_ne!(other.id, [0; 16]);
         assert_eq!(identity(None, None), identity(None, None));
+    }
+
+    #[test]
+    fn a_file_of_nvme_cli_is_used_if_there_is_a_name_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let id = "00112233-4455-6677-8899-aabbccddeeff";
+        fs::write(folder.path().join("hostid"), id).unwrap();
+        let of = |text: &str| {
+            fs::write(folder.path().join("hostnqn"), text).unwrap();
+            identity_with(None, None, folder.path())
+        };
+        let longest = format!("nqn.{}", "x".repeat(219));
+        for name in ["nqn.2026-11.org.example:h", &longest] {
+            let found = of(&format!("{name}\n"));
+            assert_eq!((&*found.nqn, found.id[1]), (name, 0x11));
+        }
+        for odd in [format!("{longest}x"), "nqn.a b".into(), "nqn.a\0b".into(), "x".repeat(9999)] {
+            assert_eq!(of(&odd).nqn, nqn_of_machine());
+        }
     }
 }

@@ -59,6 +59,12 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     let config =
         ServerConfig { cores: cores.cpus().to_vec(), poll: args.poll, ..ServerConfig::default() };
     let mut server = Server::start(&config, exports.clone())?;
+    // Before anybody can connect: if another has it, nothing was served.
+    let door = args
+        .control
+        .as_ref()
+        .map(|path| door::open(path, &exports, server.activity()))
+        .transpose()?;
     let mut listeners = Vec::new();
     for path in &args.socket {
         server.listen_local(path)?;
@@ -68,11 +74,6 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     for address in addresses {
         listeners.push(Listener::Tcp(server.listen(*address)?));
     }
-    let door = args
-        .control
-        .as_ref()
-        .map(|path| door::open(path, &exports, server.activity()))
-        .transpose()?;
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&exports, &listeners, args.output_format).as_bytes());
     let _ = io::stdout().flush();

@@ -168,7 +168,11 @@ fn nqn(field: &[u8; 256]) -> Option<Arc<str>> {
 fn transfer_bytes(mdts: u8, queue: &QueueLimits) -> u64 {
     let device = match mdts {
         0 => TRANSFER_BYTES_MAX,
-        shift => PAGE_BYTES.checked_shl(shift.into()).unwrap_or(TRANSFER_BYTES_MAX),
+        // Bits that are shifted out are gone without a word.
+        shift => PAGE_BYTES
+            .checked_shl(shift.into())
+            .filter(|bytes| *bytes >= PAGE_BYTES)
+            .unwrap_or(TRANSFER_BYTES_MAX),
     };
     let pieces = queue.segments_max.map_or(TRANSFER_BYTES_MAX, |count| count * PAGE_BYTES);
     let driver = queue.bytes_max.unwrap_or(TRANSFER_BYTES_MAX);
@@ -284,6 +288,9 @@ mod tests {
         assert_eq!(bytes(0, None, Some(127)), 127 * 4096);
         assert_eq!(bytes(7, Some(1280 << 10), Some(33)), 33 * 4096);
         assert_eq!(bytes(255, Some(1), Some(1)), 8192);
+        for mdts in [52, 63, 64] {
+            assert_eq!(bytes(mdts, None, None), 1 << 20, "{mdts}");
+        }
     }
 
     #[test]

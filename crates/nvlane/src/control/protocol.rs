@@ -9,6 +9,8 @@ use std::rc::Rc;
 
 /// Longest message in bytes that a client may send.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Most requests in a batch: each may have a long answer, and all of them are one.
+pub const BATCH_MAX: usize = 64;
 /// Longest answer in bytes that a client of ours reads: lists may be long.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -139,6 +141,10 @@ pub fn answer(
     let answer = match message {
         Value::Array(batch) if batch.is_empty() => {
             Some(Response::new(Value::Null, Err(Failure::request("the batch is empty"))))
+        }
+        Value::Array(batch) if batch.len() > BATCH_MAX => {
+            let what = format!("a batch of {} requests: at most {BATCH_MAX}", batch.len());
+            Some(Response::new(Value::Null, Err(Failure::request(what))))
         }
         Value::Array(batch) => {
             let answers: Vec<Response> =
@@ -315,6 +321,9 @@ mod tests {
         assert_eq!(answers[0]["result"], json!([1]));
         assert_eq!(answers[1]["error"]["code"], -32600);
         assert_eq!(ask(json!([])).unwrap()["error"]["code"], -32600);
+        let many = |count| ask(Value::Array(vec![json!(17); count])).unwrap();
+        assert_eq!(many(BATCH_MAX).as_array().unwrap().len(), BATCH_MAX);
+        assert_eq!(many(BATCH_MAX + 1)["error"]["code"], -32600);
     }
 
     #[test]

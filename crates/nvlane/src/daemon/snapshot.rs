@@ -24,16 +24,26 @@ impl Snapshots {
         self.lock().contains_key(key)
     }
 
-    fn begin(&self, key: &(String, u32)) {
+    /// One begins, which is being made until what is given is dropped.
+    fn begin(&self, key: (String, u32)) -> Making {
         *self.lock().entry(key.clone()).or_default() += 1;
+        Making { snapshots: self.clone(), key }
     }
+}
 
-    fn end(&self, key: &(String, u32)) {
-        let mut all = self.lock();
-        if let Some(count) = all.get_mut(key) {
+/// A snapshot that is being made. It ends however its thread does.
+struct Making {
+    snapshots: Snapshots,
+    key: (String, u32),
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let mut all = self.snapshots.lock();
+        if let Some(count) = all.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                all.remove(key);
+                all.remove(&self.key);
             }
         }
     }
@@ -53,24 +63,43 @@ impl Daemon {
         if !Path::new(&file).is_absolute() {
             return Err(Failure::params(format!("file: {file} is no absolute path")));
         }
-        let (snapshots, key) = (self.snapshots.clone(), (nqn, wanted.nsid));
-        snapshots.begin(&key);
-        let noted = key.clone();
+        let making = self.snapshots.begin((nqn, wanted.nsid));
         let make = move || {
+            // Last of all the namespace may be removed, whose volume nobody has open then.
+            let making = making;
+            let volume = volume;
             let made = volume.snapshot(Path::new(&file)).and_then(|()| {
                 let bytes = std::fs::metadata(&file)?.len();
                 Ok(json!(Snapshot { file: file.clone(), bytes }))
             });
             drop(volume);
-            snapshots.end(&key);
+            drop(making);
             let failed = |error| Failure::volume(format!("{file}: {error}"));
             // A client that has gone needs no answer.
             let _ = reply.send(made.map_err(failed));
         };
         let thread = thread::Builder::new().name("snapshot".into()).spawn(make);
-        thread.map(|_| ()).map_err(|error| {
-            self.snapshots.end(&noted);
-            Failure::conflict(format!("no thread: {error}"))
-        })
+        thread.map(|_| ()).map_err(|error| Failure::conflict(format!("no thread: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_ends_even_if_its_thread_panics() {
+        let snapshots = Snapshots::default();
+        let key = ("nqn.x".to_owned(), 1);
+        let one = snapshots.begin(key.clone());
+        let other = snapshots.begin(key.clone());
+        let thread = thread::spawn(move || {
+            let _making = one;
+            panic!("on purpose");
+        });
+        assert!(thread.join().is_err());
+        assert!(snapshots.has(&key), "there is another");
+        drop(other);
+        assert!(!snapshots.has(&key));
     }
 }

@@ -509,6 +509,10 @@ fn calls_at_the_control_socket_need_no_parameters_and_take_no_unknown_ones() {
         assert!(answer["error"].is_null() && !answer["result"].is_null(), "{method}: {answer}");
         assert_eq!(call(json!({"all": true}))["error"]["code"], -32602, "{method}");
     }
+    // Who cannot have it listens nowhere, not even for a moment: what is wrong there is not come to.
+    let args = ["mem:1M", "--socket", "missing/a.sock", "--control", "c.sock"];
+    let said = refused(dir.path(), &args);
+    assert!(said.contains("c.sock") && !said.contains("a.sock"), "{said}");
     assert!(door.stop().success());
 }
 

@@ -38,7 +38,7 @@ pub(super) fn translate(
     for host in hosts {
         let nqn = &host.nqn;
         let Some(key) = host.key("dhchap_key")? else {
-            if host.setting("dhchap_ctrl_key").is_some() {
+            if host.setting("dhchap_ctrl_key")?.is_some() {
                 notes.push(format!(
                     "host {nqn}: its dhchap_ctrl_key is left out, since it has no dhchap_key"
                 ));
@@ -93,34 +93,49 @@ fn give(one: &Authentication, config: &mut Config) -> bool {
     is_given
 }
 
-/// A name for files of a host, which no other host has.
+/// A name for files of a host: none of these is another host's.
 fn name(nqn: &str, names: &mut BTreeSet<String>) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || ['-', '.'].contains(&letter);
     let name: String = nqn.chars().map(|it| if plain(it) { it } else { '_' }).collect();
     let name = name.trim_start_matches('.').to_owned();
     let numbered = (2..).map(|number: u32| format!("{name}_{number}"));
     let mut all = std::iter::once(name.clone()).chain(numbered);
-    let name = all.find(|name| !names.contains(name)).expect("fewer hosts than numbers");
-    names.insert(name.clone());
+    let files = |name: &str| ["key", "ctrl.key"].map(|ending| format!("{name}.{ending}"));
+    let is_free = |name: &String| files(name).iter().all(|file| !names.contains(file));
+    let name = all.find(is_free).expect("fewer hosts than numbers");
+    names.extend(files(&name));
     name
 }
 
 impl SavedHost {
-    /// A setting by its name in configfs.
-    fn setting(&self, name: &str) -> Option<&str> {
+    /// A setting by its name in configfs: the first that says something. What it is stays unsaid in errors.
+    fn setting(&self, name: &str) -> Result<Option<&str>, String> {
         let grouped = name.strip_prefix("dhchap_").unwrap_or(name);
-        let found = self.fields.get(name).or_else(|| self.fields.get("attr")?.get(name));
-        let found = found.or_else(|| self.fields.get("dhchap")?.get(grouped))?;
-        found.as_str().map(str::trim).filter(|text| !text.is_empty())
+        let odd = |what: &str, kind: &str| format!("host {}: {what} is no {kind}", self.nqn);
+        let within = |group: &str, name: &str| match self.fields.get(group) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Object(fields)) => Ok(fields.get(name)),
+            Some(_) => Err(odd(group, "object")),
+        };
+        let mut setting = None;
+        for found in [self.fields.get(name), within("attr", name)?, within("dhchap", grouped)?] {
+            let text = match found {
+                None | Some(Value::Null) => continue,
+                Some(Value::String(text)) => text.trim(),
+                Some(_) => return Err(odd(name, "string")),
+            };
+            setting = setting.or(Some(text).filter(|text| !text.is_empty()));
+        }
+        Ok(setting)
     }
 
     fn key(&self, name: &str) -> Result<Option<Key>, String> {
-        let key = self.setting(name).map(Key::parse).transpose();
+        let key = self.setting(name)?.map(Key::parse).transpose();
         key.map_err(|error| format!("host {}: {name}: {error}", self.nqn))
     }
 
     fn named<T: std::str::FromStr<Err = String>>(&self, name: &str) -> Result<Option<T>, String> {
-        let value = self.setting(name).map(str::parse).transpose();
+        let value = self.setting(name)?.map(str::parse).transpose();
         value.map_err(|problem| format!("host {}: {name}: {problem}", self.nqn))
     }
 }
@@ -223,9 +238,41 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_string_is_an_error_and_what_is_empty_hides_nothing() {
+        let key = text();
+        let keys = Some(Path::new("/keys"));
+        for fields in [
+            format!(r#""dhchap_key":["{key}"]"#),
+            format!(r#""dhchap_key":"{key}","dhchap_ctrl_key":{{"key":"{key}"}}"#),
+            format!(r#""attr":{{"dhchap_key":["{key}"]}}"#),
+            format!(r#""dhchap":["{key}"]"#),
+            r#""dhchap_key":1"#.to_owned(),
+        ] {
+            let said = import(&saved(&fields), keys).unwrap_err();
+            assert!(
+                said.contains(HOST) && said.contains("is no ") && !said.contains(&key),
+                "{said}"
+            );
+        }
+        for fields in [
+            format!(r#""dhchap_key":"","attr":{{"dhchap_key":"{key}"}}"#),
+            format!(r#""dhchap_key":null,"dhchap":{{"key":"{key}"}}"#),
+        ] {
+            let imported = import(&saved(&fields), keys).unwrap();
+            assert_eq!(imported.config.subsystems[0].authentication.len(), 1, "{fields}");
+        }
+    }
+
+    #[test]
     fn every_host_has_files_of_its_own() {
         let mut names = BTreeSet::new();
         let all = ["nqn.a:b", "nqn.a/b", "nqn.a_b", "../../x"].map(|nqn| name(nqn, &mut names));
         assert_eq!(all, ["nqn.a_b", "nqn.a_b_2", "nqn.a_b_3", "_.._x"]);
+        // The second key of one would be the first of the other.
+        for pair in [["nqn.a", "nqn.a.ctrl"], ["nqn.a.ctrl", "nqn.a"]] {
+            let mut names = BTreeSet::new();
+            let [one, two] = pair.map(|nqn| name(nqn, &mut names));
+            assert_eq!((&*one, &*two), (pair[0], &*format!("{}_2", pair[1])));
+        }
     }
 }

@@ -233,7 +233,18 @@ fn read(path: &Path) -> Result<Record, String> {
     if record.version != VERSION {
         return Err(format!("version {}, not {VERSION}", record.version));
     }
-    record.spec.check().map(|()| record)
+    record.spec.check()?;
+    let (known, named) =
+        (record.volumes.len(), record.spec.sources.len() + record.spec.targets.len());
+    if known != named {
+        return Err(format!("it knows {known} volumes, and copies between {named}"));
+    }
+    let has_lengths = record.spec.sources.iter().all(|part| part.length.is_some());
+    if has_lengths && record.durable > record.total() {
+        let (durable, total) = (record.durable, record.total());
+        return Err(format!("{durable} bytes of {total} are durable, it says"));
+    }
+    Ok(record)
 }
 
 #[cfg(test)]
@@ -379,15 +390,24 @@ mod tests {
         let records = Records::beside(&folder.path().join("state.json"));
         records.save(&Record::new(1, spec(), uris())).unwrap();
         let text = fs::read_to_string(records.directory.join("1.json")).unwrap();
+        let with = |id: &str, field: &str, value: &str| {
+            let mut text: serde_json::Value = serde_json::from_str(&text).unwrap();
+            text["id"] = id.parse().unwrap();
+            text[field] = serde_json::from_str(value).unwrap();
+            text.to_string()
+        };
+        fs::write(records.directory.join("7.json"), with("7", "durable", "8192")).unwrap();
         for (name, text) in [
             ("2.json", ""),
             ("3.json", &text),
             ("4.json", &text.replace("\"version\": 1", "\"version\": 9")),
+            ("5.json", &with("5", "volumes", "[]")),
+            ("6.json", &with("6", "durable", "8193")),
         ] {
             fs::write(records.directory.join(name), text).unwrap();
         }
         let (found, damaged) = records.load();
-        assert_eq!((found.len(), damaged.len()), (1, 3), "{damaged:?}");
-        assert_eq!(records.free_id(), 5, "the number of one that cannot be read is used");
+        assert_eq!((found.len(), damaged.len()), (2, 5), "{damaged:?}");
+        assert_eq!(records.free_id(), 8, "the number of one that cannot be read is used");
     }
 }
