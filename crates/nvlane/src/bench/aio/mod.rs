@@ -165,11 +165,13 @@ impl Place {
         }
         let path = path.join(format!("nvlane-bench-aio-{}", std::process::id()));
         let mut file = File::create(&path).with_context(|| path.display().to_string())?;
+        // It is removed with this, also if it cannot be written.
+        let place = Place { path, device: false, bytes: BYTES };
         for chunk in 0..BYTES >> 20 {
             file.write_all(&vec![chunk as u8; 1 << 20])?;
         }
         file.sync_all()?;
-        Ok(Place { path, device: false, bytes: BYTES })
+        Ok(place)
     }
 
     fn of_device(path: PathBuf) -> anyhow::Result<Place> {

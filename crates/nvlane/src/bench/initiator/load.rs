@@ -134,6 +134,11 @@ pub struct Fill<'a> {
 const FILL_BYTES: usize = COMMAND_HEADER_BYTES_MAX + pattern::BLOCK_BYTES;
 
 impl<'a> Fill<'a> {
+    /// Whether all of it was sent.
+    pub fn is_done(&self) -> bool {
+        self.next == self.end
+    }
+
     /// Fills `count` pattern blocks from the start.
     pub fn new(
         queue: &'a mut Queue,

@@ -96,7 +96,8 @@ impl Controller {
     pub fn geometry(&mut self, nsid: u32) -> anyhow::Result<Geometry> {
         let namespace = identify::<identify::Namespace>(&mut self.admin, Cns::NAMESPACE, nsid)?;
         let format = namespace.lbaf[usize::from(namespace.flbas & 0xf)];
-        ensure!((9..=16).contains(&format.lbads), "namespace {nsid} is not active");
+        ensure!(format.lbads >= 9, "namespace {nsid} is not active");
+        ensure!(format.lbads <= 12, "namespace {nsid} has blocks of more than 4 KiB");
         Ok(Geometry { block_bytes: 1 << format.lbads, blocks: namespace.nsze.get() })
     }
 }

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// Name of the file in the bench's directory.
 const FILE: &str = "nvlane-bench-multipath.json";
+/// Those of a quick run, which leaves alone what a long one has kept.
+const QUICK_FILE: &str = "nvlane-bench-multipath-quick.json";
 
 /// One policy, one run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -110,8 +112,8 @@ pub struct Cells {
 
 impl Cells {
     /// Those that an earlier run of the same `what` has left in `dir`, or none.
-    pub fn open(dir: &Path, what: &str) -> anyhow::Result<Cells> {
-        let path = dir.join(FILE);
+    pub fn open(dir: &Path, what: &str, quick: bool) -> anyhow::Result<Cells> {
+        let path = dir.join(if quick { QUICK_FILE } else { FILE });
         let kept = match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::NotFound => Kept::default(),
@@ -172,16 +174,21 @@ mod tests {
             series_mib_s: vec![1.5],
             ..Cell::default()
         };
-        let mut cells = Cells::open(dir.path(), "a").unwrap();
+        let mut cells = Cells::open(dir.path(), "a", false).unwrap();
         assert!(cells.find("read_numa", 0).is_none());
         cells.note("read_numa", 0, cell).unwrap();
-        let again = Cells::open(dir.path(), "a").unwrap();
+        let again = Cells::open(dir.path(), "a", false).unwrap();
         let found = again.find("read_numa", 0).unwrap();
         assert_eq!((found.series_mib_s[0], found.latencies[0][0]), (1.5, (4_600_000, 7)));
         assert!(again.find("read_numa", 1).is_none());
-        assert!(Cells::open(dir.path(), "b").unwrap().find("read_numa", 0).is_none());
+        assert!(Cells::open(dir.path(), "b", false).unwrap().find("read_numa", 0).is_none());
+        // A quick run has cells of its own, and takes away no others.
+        let quick = Cells::open(dir.path(), "a", true).unwrap();
+        assert!(quick.find("read_numa", 0).is_none());
+        quick.finished().unwrap();
+        assert!(Cells::open(dir.path(), "a", false).unwrap().find("read_numa", 0).is_some());
         again.finished().unwrap();
-        assert!(Cells::open(dir.path(), "a").unwrap().find("read_numa", 0).is_none());
+        assert!(Cells::open(dir.path(), "a", false).unwrap().find("read_numa", 0).is_none());
         again.finished().unwrap();
     }
 

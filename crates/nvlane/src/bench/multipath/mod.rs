@@ -166,7 +166,7 @@ impl Scenario for Multipath {
         let plan = Plan::new(options);
         let mut report = Report::new(self.name());
         let what = plan.key(&cells::program()?, &report.machine.processor, options.slow_address);
-        let mut cells = Cells::open(&options.dir, &what)?;
+        let mut cells = Cells::open(&options.dir, &what, options.quick)?;
         let player = Player::start(options.client_core)?;
         for &operation in &plan.operations {
             if cells.best(operation.name()).is_none() {
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn latencies_are_of_all_windows_and_what_is_drawn_is_the_middle_run() {
         let (dir, plan) = (tempfile::tempdir().unwrap(), plan());
-        let mut cells = Cells::open(dir.path(), "test").unwrap();
+        let mut cells = Cells::open(dir.path(), "test", false).unwrap();
         for (run, cell) in [cell(20, 30.0), cell(40, 10.0), cell(60, 20.0)].into_iter().enumerate()
         {
             cells.note("read_queue_depth", run, cell).unwrap();
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn completion_time_has_a_share_of_the_best_split_for_every_operation() {
         let dir = tempfile::tempdir().unwrap();
-        let mut cells = Cells::open(dir.path(), "test").unwrap();
+        let mut cells = Cells::open(dir.path(), "test", false).unwrap();
         let plan = Plan { policies: vec!["queue-depth", "completion-time"], ..plan() };
         let mut report = Report::new("multipath");
         let rates = [(Operation::Read, 38.0), (Operation::Write, 36.0), (Operation::Mixed, 30.0)];

@@ -22,6 +22,9 @@ pub const MEASURED: u64 = 2;
 /// The fill after all rows.
 pub const AFTER: u64 = 3;
 
+/// A volume that takes longer to be filled is too large to be measured.
+const FILL_MAX: Duration = Duration::from_secs(600);
+
 /// Writes the pattern of `generation` everywhere, at depth.
 pub fn fill(
     queue: &mut Queue,
@@ -32,11 +35,13 @@ pub fn fill(
     let count = geometry.blocks * geometry.block_bytes / BLOCK_BYTES as u64;
     let socket = queue.socket.try_clone()?;
     let mut fill = Fill::new(queue, volume.nsid(), geometry, count, generation);
-    let timing = Timing { warm: Duration::ZERO, measure: Duration::from_secs(600) };
+    let timing = Timing { warm: Duration::ZERO, measure: FILL_MAX };
     let mut batch = Fill::batch(FILL_DEPTH);
     let mut nothing = || Ok(Usage::default());
     pipeline::drive(&socket, &mut fill, &mut batch, FILL_DEPTH, timing, &mut nothing)
         .with_context(|| format!("filling the {} volume failed", volume.name()))?;
+    let name = volume.name();
+    ensure!(fill.is_done(), "the {name} volume could not be filled in {} s", FILL_MAX.as_secs());
     Ok(())
 }
 

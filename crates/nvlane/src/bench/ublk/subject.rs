@@ -215,8 +215,10 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // SAFETY: a signal to our own child, which has not been waited for.
-        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        if let Ok(None) = self.child.try_wait() {
+            // SAFETY: a signal to our own child, which has not been waited for.
+            unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        }
         let until = Instant::now() + STOP_MAX;
         while let Ok(None) = self.child.try_wait() {
             if Instant::now() >= until {
@@ -368,13 +370,13 @@ fn ticks(stat: &str) -> Option<[u64; 2]> {
 /// Time that all processors together were busy (proc_stat(5)): all but idle and waiting for I/O.
 fn machine_busy(stat: &str) -> Option<Duration> {
     // USER_HZ, which is the same on all architectures that this runs on.
-    const TICK: Duration = Duration::from_millis(10);
+    const TICK_MS: u64 = 10;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     // Guest time, behind these, is in user time already.
     let fields = line.split_whitespace().take(8).map(str::parse::<u64>);
     let times = fields.collect::<Result<Vec<u64>, _>>().ok()?;
     let busy = times.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4));
-    Some(TICK * u32::try_from(busy.map(|(_, ticks)| ticks).sum::<u64>()).ok()?)
+    Some(Duration::from_millis(TICK_MS * busy.map(|(_, ticks)| ticks).sum::<u64>()))
 }
 
 #[cfg(test)]
@@ -387,6 +389,9 @@ mod tests {
         assert_eq!(ticks(stat), Some([31, 44]));
         let stat = "cpu  10 1 20 500 30 2 3 4 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
         assert_eq!(machine_busy(stat), Some(Duration::from_millis(400)));
+        // Many processors, for weeks.
+        let stat = "cpu  9000000000 0 0 0 0 0 0 0 0 0\n";
+        assert_eq!(machine_busy(stat), Some(Duration::from_secs(90_000_000)));
         assert_eq!((ticks("17"), machine_busy("intr 1")), (None, None));
     }
 }
