@@ -140,7 +140,7 @@ if has_feature QUIESCE; then
     old=$UBLK_SERVER
     "$NVLANE" ublk upgrade "$ID" >"$WORK/next.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
-    # Opened for writing when it is for reading.
+    # It waits there: opened for writing when it is for reading.
     exec 8>"$WORK/one.bpf.o"
     "$NVLANE" bpf replace "$DEVICE" "$WORK/two.bpf.o" >"$WORK/said"
     rm "$WORK/one.bpf.o"

@@ -36,7 +36,7 @@ mod uri;
 
 pub use device::Device;
 pub use open::{OpenOptions, open, open_uri, open_uri_making};
-pub use program::read_program;
+pub use program::{read_program, read_program_waiting};
 pub use remote::{Remote, is_remote, may_be_remote};
 pub use uri::{Kind, Options, Uri};
 

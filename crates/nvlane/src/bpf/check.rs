@@ -21,7 +21,7 @@ const ONLY_INSISTED: &str = "`nvlane ublk add` runs it in user space unless --bp
 /// `nvlane bpf check`.
 pub fn command(args: &BpfCheckArgs) -> Result<()> {
     let name = args.program.display();
-    let object = volume::read_program(&args.program);
+    let object = volume::read_program_waiting(&args.program);
     let object = object.with_context(|| format!("cannot read {name}"))?;
     let user = User::of(&object, args);
     let kernel = Kernel::of(ublk_bpf::check(&object, args.backends));

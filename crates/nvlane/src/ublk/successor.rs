@@ -142,7 +142,7 @@ pub fn check_programs(id: u32, volume: Option<&str>, place: ProgramPlace) -> Res
     for (number, program) in programs.iter().enumerate() {
         let name = &program.name;
         let Some(path) = percent::decode(name) else { bail!("{name} is no path") };
-        let object = volume::read_program(&path);
+        let object = volume::read_program_waiting(&path);
         let object = object.with_context(|| format!("cannot read {}", path.display()))?;
         let backends: Vec<Limits> = program.backends.iter().map(limits).collect();
         if backends.is_empty() {
