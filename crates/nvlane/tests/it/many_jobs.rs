@@ -2,7 +2,7 @@
 
 use crate::copy::{file, pattern};
 use crate::daemon::{Daemon, ask};
-use crate::jobs::{job, start, unthrottle, wait_for};
+use crate::jobs::{job, records_of, start, unthrottle, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -99,8 +99,7 @@ fn so_many_jobs_are_remembered() {
     let (status, log) = daemon.stop("TERM");
     assert!(status.success(), "{log}");
     // As many as that of the same.
-    let mut entries = fs::read_dir(dir.path().join("data")).unwrap().map(|it| it.unwrap().path());
-    let records = entries.find(|path| path.extension().is_some_and(|it| it == "jobs")).unwrap();
+    let records = records_of(dir.path());
     let mut record: Value =
         serde_json::from_slice(&fs::read(records.join("1.json")).unwrap()).unwrap();
     for id in 2..=JOBS_MAX {
