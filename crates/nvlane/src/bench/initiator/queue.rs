@@ -4,7 +4,7 @@ use super::lane::Lane;
 use anyhow::{Context, bail, ensure};
 use nvme::{Command, Completion};
 use nvme_tcp::host::{COMMAND_HEADER_BYTES_MAX, DATA_HEADER_BYTES_MAX, Event, Outgoing, Transfer};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -89,7 +89,11 @@ impl Queue {
         let mut answer = Answer::default();
         let mut buffer = [0; 16 << 10];
         while !done(&answer) {
-            let len = self.socket.read(&mut buffer).context("no answer to a command")?;
+            let len = match self.socket.read(&mut buffer) {
+                // Who was stopped and continued reads on, though a limit of time would have the call end.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.context("no answer to a command")?,
+            };
             if len == 0 {
                 bail!("the controller closed the connection");
             }
