@@ -28,15 +28,18 @@ impl Patience {
         Patience { deadline: self.deadline.max(Instant::now() + wait) }
     }
 
-    /// `attempt`, again as long as its error says that somebody is in the way.
+    /// `attempt`, again as long as its error says that somebody is in the way; once more when the time is over, since a
+    /// machine that stood still meanwhile has freed nothing either.
     pub fn wait<T, E>(
         &self,
         mut attempt: impl FnMut() -> Result<T, E>,
         is_in_the_way: impl Fn(&E) -> bool,
     ) -> Result<T, E> {
+        let mut is_last = false;
         loop {
             match attempt() {
-                Err(error) if is_in_the_way(&error) && Instant::now() < self.deadline => {
+                Err(error) if is_in_the_way(&error) && !is_last => {
+                    is_last = Instant::now() >= self.deadline;
                     thread::sleep(INTERVAL);
                 }
                 outcome => return outcome,
@@ -67,4 +70,40 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>, volu
 /// The same of a URI that was read.
 pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, volume::Error> {
     Patience::new(MOMENT).open(|| volume::open_uri(uri, options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tries until the time is over, each for as long, of which so many find somebody in the way.
+    fn tries(patience: Duration, each: Duration, busy: usize) -> (usize, bool) {
+        let mut count = 0;
+        let attempt = || {
+            count += 1;
+            thread::sleep(each);
+            if count > busy { Ok(()) } else { Err(true) }
+        };
+        let is_free = Patience::new(patience).wait(attempt, |is_busy| *is_busy).is_ok();
+        (count, is_free)
+    }
+
+    #[test]
+    fn a_look_that_took_all_the_time_is_not_the_last() {
+        let long = Duration::from_millis(20);
+        assert_eq!(tries(long / 2, long, 1), (2, true));
+        assert_eq!(tries(long / 2, long, usize::MAX), (2, false));
+        assert_eq!(tries(Duration::ZERO, Duration::ZERO, usize::MAX), (2, false));
+    }
+
+    #[test]
+    fn other_errors_are_told_at_once() {
+        let mut count = 0;
+        let attempt = || -> Result<(), bool> {
+            count += 1;
+            Err(false)
+        };
+        assert!(Patience::new(MOMENT).wait(attempt, |is_busy| *is_busy).is_err());
+        assert_eq!(count, 1);
+    }
 }
