@@ -33,11 +33,16 @@ mod target;
 mod ublk;
 mod usage;
 
-use anyhow::{Context, bail};
+use crate::{signals, stderr};
+use anyhow::{Context, bail, ensure};
 use report::Report;
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// All scenarios.
 const SCENARIOS: &[&dyn Scenario] = &[
@@ -51,6 +56,9 @@ const SCENARIOS: &[&dyn Scenario] = &[
     &ublk::Ublk,
     &in_process::InProcess,
 ];
+
+/// Set when somebody wants it to end: at the next row, so that nothing of what it has made stays behind.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Arguments of `nvlane bench`.
 #[derive(clap::Args, Debug)]
@@ -127,6 +135,8 @@ pub struct Options {
     pub client_core: usize,
     /// Words of the rows that are wanted; empty for all.
     pub only: Vec<String>,
+    /// Those of them that are in a row's name.
+    pub found: Mutex<BTreeSet<String>>,
     /// The device of `passthrough`.
     pub device: Option<PathBuf>,
     /// The set-up of `multipath` is so many times smaller.
@@ -144,8 +154,56 @@ pub struct Options {
 impl Options {
     /// Whether the row of that name was asked for.
     fn wants(&self, row: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|word| row.contains(word.as_str()))
+        let mut words = self.only.iter().filter(|word| row.contains(word.as_str())).peekable();
+        let is_wanted = self.only.is_empty() || words.peek().is_some();
+        self.found.lock().expect("nobody panics with it").extend(words.cloned());
+        is_wanted
     }
+
+    /// Tells what is measured from here on; an error if somebody wants it to end.
+    fn begin(&self, row: impl Display) -> anyhow::Result<()> {
+        heed()?;
+        if !self.quiet {
+            stderr::line(row);
+        }
+        Ok(())
+    }
+
+    /// Notes words that no row has; an error where that is all of them, since then nothing was measured that anybody wants.
+    fn note_unknown(&self, report: &mut Report) -> anyhow::Result<()> {
+        let found = self.found.lock().expect("nobody panics with it");
+        let unknown: Vec<&str> =
+            self.only.iter().filter(|&word| !found.contains(word)).map(String::as_str).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let way = if self.quick { " --quick" } else { "" };
+        let why = format!(
+            "bench {}{way} has no row with {} in its name; a report without --only has them all",
+            report.scenario,
+            unknown.join(" or ")
+        );
+        ensure!(!found.is_empty(), why);
+        report.machine.notes.push(why);
+        Ok(())
+    }
+}
+
+/// An error if somebody wants it to end.
+fn heed() -> anyhow::Result<()> {
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+    Ok(())
+}
+
+/// Has a signal end what is measured in order: devices, mounts, servers and files are taken away. The second one leaves
+/// them.
+fn end_in_order() -> anyhow::Result<()> {
+    signals::on_stop(|| {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+        stderr::line(
+            "ending with this row, and taking away what was made; again: at once, leaving it",
+        );
+    })
 }
 
 /// One thing to measure.
@@ -177,7 +235,8 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         bail!("there is no scenario {name}; there are: {}", names.join(", "));
     };
     cores::may_prefer(!arguments.tiny);
-    let report = scenario.run(&Options {
+    end_in_order()?;
+    let options = Options {
         quick: arguments.quick || arguments.tiny,
         tiny: arguments.tiny,
         quiet: arguments.json,
@@ -185,6 +244,7 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         server_core: arguments.server_core,
         client_core: arguments.client_core,
         only: arguments.only,
+        found: Mutex::default(),
         device: arguments.device,
         // Even a busy machine is to get something done.
         scale: if arguments.tiny { 32 } else { arguments.scale },
@@ -192,7 +252,12 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         slow_address: arguments.slow_address,
         against: arguments.against,
         against_pid: arguments.against_pid,
-    })?;
+    };
+    let outcome = scenario.run(&options);
+    // Whatever fails then may be for the same signal, which servers and other programs have got as well.
+    heed()?;
+    let mut report = outcome?;
+    options.note_unknown(&mut report)?;
     // First: what was measured is not to be lost with a drawing that cannot be kept.
     let mut output = io::stdout().lock();
     if arguments.json {

@@ -8,10 +8,10 @@
 //! As many commands are in flight as asked for; each is replaced when it comes back. The reactor
 //! spins and sleeps as it does for users. What it does not do: check what is read; tests do.
 
-use super::cores;
 use super::pipeline::histogram;
 use super::random::Random;
 use super::usage::{self, Usage};
+use super::{cores, heed};
 use anyhow::{Context, anyhow, bail};
 use hdrhistogram::Histogram;
 use namespace::{Data, Namespace, Queue, Request, Sink};
@@ -22,12 +22,15 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Memory for the data of all commands in flight.
 const BUFFER_BYTES: usize = 64 << 20;
+
+/// How often to look whether somebody wants it to end.
+const HEED: Duration = Duration::from_millis(100);
 
 /// What share of the commands reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +126,16 @@ impl Player {
         load: Load,
         watch: &Watch,
     ) -> anyhow::Result<Played> {
+        self.begin(volume, load, watch)?.end()
+    }
+
+    /// The same, without waiting for its end.
+    pub fn begin(
+        &self,
+        volume: &Arc<dyn Namespace>,
+        load: Load,
+        watch: &Watch,
+    ) -> anyhow::Result<Playing> {
         let limits = volume.limits();
         if u64::from(load.bytes) > limits.bytes() || limits.bytes() >> 32 >= u64::from(load.bytes) {
             bail!("a volume of {} bytes is of no use here", limits.bytes());
@@ -137,7 +150,22 @@ impl Player {
         if !posted {
             bail!("the player's thread ended");
         }
-        receiver.recv().context("the player's thread ended")?
+        Ok(Playing(receiver))
+    }
+}
+
+/// A load that is played.
+pub struct Playing(Receiver<anyhow::Result<Played>>);
+
+impl Playing {
+    /// Waits for its end.
+    pub fn end(self) -> anyhow::Result<Played> {
+        loop {
+            match self.0.recv_timeout(HEED) {
+                Err(RecvTimeoutError::Timeout) => heed()?,
+                played => return played.context("the player's thread ended")?,
+            }
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use crate::daemon::nvlane;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Every figure that the bench contract names, and those that are measured beside them.
 fn figures() -> Vec<String> {
@@ -72,6 +73,54 @@ fn report_of(scenario: &str) -> Option<Value> {
     let svg = std::fs::read_to_string(svg).expect("it was drawn");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("<rect"));
     Some(report)
+}
+
+/// The report without --only has the names.
+#[test]
+fn a_word_that_no_row_has_is_told() {
+    let only = |words: &str| {
+        let mut bench = nvlane();
+        bench.args(["bench", "namespace", "--tiny", "--json", "--only", words]).output().unwrap()
+    };
+    let output = only("null_three,memmory");
+    assert!(output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows: Vec<&Value> =
+        report["rows"].as_array().unwrap().iter().map(|row| &row["volume"]).collect();
+    assert_eq!(rows, ["null_three_layers"]);
+    let notes = report["machine"]["notes"].to_string();
+    assert!(notes.contains("no row with memmory in its name"), "{notes}");
+    let output = only("memmory,nul1");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("bench namespace --quick has no row with memmory or nul1"), "{said}");
+}
+
+/// What it has made is taken away: its files here, on other scenarios mounts and devices.
+#[test]
+fn one_that_is_interrupted_leaves_nothing() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("the bench needs two cores: not run");
+        return;
+    }
+    for scenario in ["host", "target"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bench = nvlane();
+        bench.args(["bench", scenario, "--dir"]).arg(dir.path());
+        let mut bench = bench.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(bench.stderr.take().unwrap()).lines().map(Result::unwrap);
+        // The first row's.
+        let first = lines.next().unwrap();
+        assert!(first.starts_with("randread"), "{first}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        let id = rustix::process::Pid::from_child(&bench);
+        rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+        let said: Vec<String> = lines.collect();
+        assert_eq!(bench.wait().unwrap().code(), Some(1), "{said:?}");
+        assert!(said[0].starts_with("ending with this row"), "{said:?}");
+        assert_eq!(said.last().unwrap(), "nvlane: interrupted");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{scenario}");
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ mod stage;
 mod subject;
 
 use super::report::{Bars, Report, Table, median};
-use super::{Options, Scenario, cores, guest, served};
+use super::{Options, Scenario, cores, guest, heed, peers};
 use anyhow::{Context, ensure};
 use load::{Load, Window};
 use serde_json::json;
@@ -92,11 +92,11 @@ impl Scenario for Aio {
             window: guest::window(Duration::from_millis(window_ms)),
             turns,
             core: options.client_core,
-            fio: served::version("fio").is_ok(),
+            fio: peers::fio::version_with(peers::fio::ENGINE).is_ok(),
             table: Vec::new(),
             worst: (f64::INFINITY, String::new()),
         };
-        let fio = served::version("fio").unwrap_or_else(|why| why);
+        let fio = peers::fio::version_with(peers::fio::ENGINE).unwrap_or_else(|why| why);
         bench.report.machine.peers.insert("fio".into(), fio);
         let file = Place::of_file(options)?;
         let stage = if wants_device && !named {
@@ -328,6 +328,7 @@ impl Bench {
         }
         let mut measured = Measured::new();
         for turn in 0..=self.turns {
+            heed()?;
             for load in &mut loads {
                 let window = load.window(self.window, turn)?;
                 // The first warms up: caches, and how our library comes to know its program.

@@ -4,7 +4,7 @@ use super::load::{Host, Timing};
 use super::stage::Target;
 use crate::bench::net::Net;
 use crate::bench::report::{Report, Table, median};
-use crate::bench::{Options, cores};
+use crate::bench::{Options, cores, heed};
 use anyhow::{Context, ensure};
 use serde_json::json;
 use std::process::{Child, Command, Stdio};
@@ -35,9 +35,7 @@ pub fn measure(
     if !options.wants(ROW) {
         return Ok(());
     }
-    if !options.quiet {
-        crate::stderr::line(format_args!("{ROW}: {ABOUT}"));
-    }
+    options.begin(format_args!("{ROW}: {ABOUT}"))?;
     let net = Net::new(&[1000])?;
     let target = Target::start(&net, mib, None, &[], options.server_core)?;
     let mut host = Host::new(&target.uris)?;
@@ -46,6 +44,7 @@ pub fn measure(
     let timing = Timing { measure: timing.measure.max(WINDOW_MIN), ..timing };
     let throttle = format!("{THROTTLE_MIB}M");
     for _ in 0..runs {
+        heed()?;
         alone.push(host.read_p99(0, DEPTH, timing)?);
         let copying =
             Copying::start(&target.uris[0], &target.uris[1], &throttle, options.client_core)?;

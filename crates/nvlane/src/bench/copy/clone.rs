@@ -1,10 +1,10 @@
 //! A clone of a large volume that is mostly holes, where blocks are shared: XFS on a loop device.
 
 use super::stage::{self, Xfs};
-use crate::bench::Options;
 use crate::bench::random::Random;
 use crate::bench::report::{Report, Table, median};
 use crate::bench::served::Scratch;
+use crate::bench::{Options, heed};
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde_json::json;
@@ -61,9 +61,7 @@ pub fn measure(options: &Options, scratch: &Scratch, report: &mut Report) -> any
     if !options.wants(ROW) || (options.quick && !is_named) {
         return Ok(());
     }
-    if !options.quiet {
-        crate::stderr::line(format_args!("{ROW}: {ABOUT}"));
-    }
+    options.begin(format_args!("{ROW}: {ABOUT}"))?;
     let free_mib = stage::free_bytes(scratch.path())? >> 20;
     let is_room = free_mib >= ROOM_MIB;
     let xfs = is_room.then(|| {
@@ -94,6 +92,7 @@ pub fn measure(options: &Options, scratch: &Scratch, report: &mut Report) -> any
     let (mut ours, mut cp) = (Vec::new(), Vec::new());
     let program = std::env::current_exe()?.to_string_lossy().into_owned();
     for run in 0..RUNS {
+        heed()?;
         ours.push(bench.clone(run, &program, &["copy", "--create", "--fast-only"])?);
         cp.push(bench.clone(run, "cp", &["--reflink=always"])?);
     }

@@ -15,7 +15,7 @@ use crate::bench::net::Net;
 use crate::bench::peers::fio;
 use crate::bench::report::{Report, Table, median};
 use crate::bench::served::{self, Scratch, Served};
-use crate::bench::{Options, cores};
+use crate::bench::{Options, cores, heed};
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::json;
@@ -144,14 +144,14 @@ pub fn measure(
         if ways.is_empty() {
             continue;
         }
-        if !options.quiet {
-            ways.iter()
-                .for_each(|way| crate::stderr::line(format_args!("{}: {}", way.row, way.about())));
+        for way in &ways {
+            options.begin(format_args!("{}: {}", way.row, way.about()))?;
         }
         let directory = (on == On::Disk).then_some(scratch.path());
         let bench = Bench::new(mib, timing, directory, options, scratch)?;
         let mut samples: Vec<Vec<Pair>> = ways.iter().map(|_| Vec::new()).collect();
         for _ in 0..runs * TRIES {
+            heed()?;
             for (way, pairs) in ways.iter().zip(&mut samples) {
                 if pairs.iter().filter(|pair| pair.fault.is_none()).count() < runs * PAIRS {
                     pairs.push(bench.pair(way)?);
@@ -168,14 +168,7 @@ pub fn measure(
 
 /// The version of fio, if it can talk NBD.
 fn version() -> Result<String, String> {
-    let version = served::version("fio")?;
-    let engines = Command::new("fio").arg("--enghelp").output();
-    let engines = engines.map_err(|error| format!("missing: {error}"))?;
-    let engines = String::from_utf8_lossy(&engines.stdout);
-    match engines.lines().any(|line| line.trim() == "nbd") {
-        true => Ok(version),
-        false => Err(format!("missing: {version} has no engine nbd")),
-    }
+    fio::version_with("nbd")
 }
 
 impl Held {

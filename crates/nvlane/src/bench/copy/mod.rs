@@ -21,7 +21,7 @@ mod stage;
 use super::net::Net;
 use super::report::{Bars, Report, Table, median};
 use super::served::Scratch;
-use super::{Options, Scenario, cores};
+use super::{Options, Scenario, cores, heed};
 use load::{Host, SHAPES, Shape, Timing, Window};
 use serde_json::json;
 use stage::{EMULATED_ON_DISK, KINDS, Kind, On, Target, Xfs};
@@ -95,7 +95,9 @@ impl Scenario for Copy {
                 }
             }
         }
-        peers::measure(plan.mib, plan.brief, options, &scratch, &mut report)?;
+        if let Err(error) = peers::measure(plan.mib, plan.brief, options, &scratch, &mut report) {
+            report.machine.notes.push(format!("whole volumes were not copied: {error:#}"));
+        }
         Ok(report)
     }
 }
@@ -173,13 +175,8 @@ impl Bench<'_> {
             Target::start(net, self.plan.mib, directory, &kinds, self.options.server_core)?;
         let mut host = Host::new(&target.uris)?;
         for (kind, shape) in rows {
-            if !self.options.quiet {
-                crate::stderr::line(format_args!(
-                    "{}: {}",
-                    row_name(link, &kind, &shape),
-                    kind.about
-                ));
-            }
+            let name = row_name(link, &kind, &shape);
+            self.options.begin(format_args!("{name}: {}", kind.about))?;
             host.check(kind.volumes.0, kind.volumes.1)?;
             let row = self.row(net, &mut host, link, kind, shape, directory)?;
             self.rows.push(row);
@@ -200,6 +197,7 @@ impl Bench<'_> {
         let mut row =
             Row { link, kind, shape, copied: vec![], moved: vec![], held: vec![], bound: vec![] };
         for _ in 0..self.plan.runs {
+            heed()?;
             row.copied.push(host.copy(kind.volumes, shape, timing, net, f64::INFINITY)?);
             let moved = host.read_and_write(kind.volumes, shape, timing, net)?;
             row.moved.push(moved);

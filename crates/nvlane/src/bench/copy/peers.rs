@@ -1,10 +1,10 @@
 //! Whole volumes copied by programs: ours, and those that people use today.
 
 use super::stage::{self, Target, Xfs};
-use crate::bench::Options;
 use crate::bench::net::Net;
 use crate::bench::report::{Report, Table, median};
 use crate::bench::served::{self, Scratch, Served};
+use crate::bench::{Options, heed};
 use anyhow::{Context, ensure};
 use serde_json::json;
 use std::net::SocketAddr;
@@ -42,13 +42,14 @@ pub fn measure(
     let mut peers = vec![];
     let target = Target::start(&net, mib, None, &[], options.server_core)?;
     peers.push(ours("volume_nvlane", "nvlane copy, NVMe/TCP", &target.uris[0], &target.uris[1])?);
-    let servers = nbd_servers(&net, mib, options.server_core, scratch);
+    // They are kept until all is measured.
+    let servers = nbd_servers(&net, mib, options.server_core, scratch).and_then(|servers| {
+        let uris = [0, 1].map(|at: usize| format!("nbd://{}", servers[at].address));
+        fill(&uris[0], mib, scratch).context("nothing fills its memory")?;
+        Ok((servers, uris))
+    });
     match &servers {
-        Ok(servers) => {
-            let uris = [0, 1].map(|at: usize| format!("nbd://{}", servers[at].address));
-            fill(&uris[0], mib, scratch)?;
-            peers.extend(nbd_peers(&uris, report));
-        }
+        Ok((_, uris)) => peers.extend(nbd_peers(uris, report)),
         Err(error) => {
             report.machine.peers.insert("nbdkit".into(), format!("missing: {error:#}"));
         }
@@ -68,13 +69,25 @@ pub fn measure(
         columns: vec!["row", "MiB/s", "with"],
         rows: Vec::new(),
     };
-    let mut rates: Vec<Vec<f64>> = peers.iter().map(|_| Vec::new()).collect();
+    let mut rates: Vec<anyhow::Result<Vec<f64>>> = peers.iter().map(|_| Ok(Vec::new())).collect();
     for _ in 0..RUNS {
         for (peer, rates) in peers.iter().zip(&mut rates) {
-            rates.push(mib as f64 / peer.seconds()?);
+            heed()?;
+            let Ok(known) = rates else { continue };
+            match peer.seconds() {
+                Ok(seconds) => known.push(mib as f64 / seconds),
+                Err(error) => *rates = Err(error),
+            }
         }
     }
-    for (peer, rates) in peers.iter().zip(&rates) {
+    for (peer, rates) in peers.iter().zip(rates) {
+        let rates = match rates {
+            Ok(rates) => rates,
+            Err(error) => {
+                report.machine.notes.push(format!("no row {}: {error:#}", peer.name));
+                continue;
+            }
+        };
         let rate = median(rates.iter().copied());
         table.rows.push(vec![peer.name.into(), format!("{rate:.0}"), peer.about.into()]);
         report.figure(format!("{}_mib_s", peer.name), rate);

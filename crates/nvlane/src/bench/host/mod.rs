@@ -88,9 +88,7 @@ impl Scenario for Host {
             .collect();
         let mut rows = Vec::new();
         for (done, job) in jobs.iter().enumerate() {
-            if !options.quiet {
-                crate::stderr::line(job.figure());
-            }
+            options.begin(job.figure())?;
             let now = Instant::now();
             let share = deadline.saturating_duration_since(now) / (jobs.len() - done) as u32;
             let mut row = run.row(*job, now + share)?;
@@ -166,9 +164,13 @@ impl Run<'_> {
             let load = Load { mix, bytes: job.bytes, in_flight: job.depth.into(), seed };
             let end = timing.warm + timing.measure;
             let watch = Watch { windows: vec![timing.warm..end], interval: end };
+            let playing = player.begin(volume, load, &watch)?;
+            // What the server uses before and after the window is of other I/O.
+            std::thread::sleep(timing.warm);
             let before = subject.usage()?;
-            let mut played = player.play(volume, load, &watch)?;
+            std::thread::sleep(timing.measure);
             let server = subject.usage()?.since(before);
+            let mut played = playing.end()?;
             let window = played.windows.pop().context("one window was asked for")?;
             Ok(Window {
                 ios: window.ios,

@@ -55,15 +55,10 @@ impl Scenario for Links {
             if policies.is_empty() {
                 continue;
             }
-            let say = |what: &str| {
-                if !options.quiet {
-                    crate::stderr::line(format_args!("{what}: {}", case.about));
-                }
-            };
-            say(&format!("{}, each path alone", case.name));
+            options.begin(format_args!("{}, each path alone: {}", case.name, case.about))?;
             let alone_mib_s = case::alone(case, &player, options)?;
             for policy in policies {
-                say(&row_name(case, policy));
+                options.begin(format_args!("{}: {}", row_name(case, policy), case.about))?;
                 let seen = case::run(case, policy, &player, options)?;
                 add(case, policy, &Outcome::new(&alone_mib_s, &seen), &mut report);
             }

@@ -8,6 +8,7 @@ use crate::bench::player::{Played, PlayedWindow};
 use crate::bench::usage::Usage;
 use serde_json::Value;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::time::Duration;
 
 fn case(name: &str) -> &'static Case {
@@ -219,6 +220,7 @@ fn a_quick_run_has_the_quick_cases_under_one_policy() {
         server_core: 0,
         client_core: 1,
         only: only.iter().map(|&word| word.to_owned()).collect(),
+        found: Mutex::default(),
         device: None,
         scale: 1,
         runs: 1,

@@ -182,9 +182,7 @@ impl Scenario for Multipath {
                 if !options.wants(&name) || cells.find(&name, run).is_some() {
                     continue;
                 }
-                if !options.quiet {
-                    crate::stderr::line(format_args!("{name}, run {} of {}", run + 1, plan.runs));
-                }
+                options.begin(format_args!("{name}, run {} of {}", run + 1, plan.runs))?;
                 let cell = measure(operation, policy, &plan, options, &player)?;
                 cells.note(&name, run, cell)?;
             }

@@ -5,21 +5,22 @@ use super::lane::Steps;
 use super::{BYTES, Runs, Window};
 use crate::bench::peers::fio::{self, number};
 use crate::bench::pipeline::histogram;
-use crate::bench::served;
 use std::process::Command;
 use std::time::Duration;
+
+const ENGINE: &str = "io_uring_cmd";
 
 /// fio needs so long for its own beginning to mean nothing.
 const TIME_MIN: Duration = Duration::from_millis(500);
 
 /// What is installed, or that it is missing.
 pub fn version() -> String {
-    served::version("fio").unwrap_or_else(|why| why)
+    fio::version_with(ENGINE).unwrap_or_else(|why| why)
 }
 
 /// Whether there is one.
 pub fn is_there() -> bool {
-    served::version("fio").is_ok()
+    fio::version_with(ENGINE).is_ok()
 }
 
 /// fio on a device.
@@ -43,7 +44,8 @@ impl Runs for Fio<'_> {
 
     fn run(&mut self, depth: usize, warm: Duration, measure: Duration) -> anyhow::Result<Window> {
         let mut command = Command::new("fio");
-        command.args(["--name=peer", "--ioengine=io_uring_cmd", "--cmd_type=nvme", "--thread"]);
+        command.args(["--name=peer", "--cmd_type=nvme", "--thread"]);
+        command.arg(format!("--ioengine={ENGINE}"));
         command.args(["--rw=randread", "--norandommap", "--randrepeat=1", "--time_based"]);
         command.args(["--output-format=json", "--lat_percentiles=1"]);
         command.arg(format!("--filename={}", self.device.path.display()));

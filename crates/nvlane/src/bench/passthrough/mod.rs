@@ -20,7 +20,7 @@ mod stage;
 mod sync;
 
 use super::report::{Bars, Report, Table, median};
-use super::{Options, Scenario, cores, guest};
+use super::{Options, Scenario, cores, guest, heed};
 use anyhow::Context;
 use device::Device;
 use hdrhistogram::Histogram;
@@ -161,14 +161,11 @@ fn run_on(
         let mut lanes = lanes(device, plan, depth, options)?;
         lanes.retain(|lane| options.wants(&format!("{name}_{}_qd{depth}", lane.name())));
         for round in 0..plan.rounds {
-            if !options.quiet {
-                crate::stderr::line(format_args!(
-                    "{name}, depth {depth}, round {} of {}",
-                    round + 1,
-                    plan.rounds
-                ));
-            }
+            let rounds = plan.rounds;
+            options
+                .begin(format_args!("{name}, depth {depth}, round {} of {rounds}", round + 1))?;
             for lane in &mut lanes {
+                heed()?;
                 let window = lane.run(depth, plan.warm, plan.measure);
                 let window = window.with_context(|| format!("{name}, {}", lane.name()))?;
                 samples.entry((lane.name(), depth)).or_default().push(Sample::of(&window));

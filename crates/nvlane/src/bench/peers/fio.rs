@@ -1,12 +1,15 @@
 //! fio on the local file: what the disk gives without a network.
 
-use crate::bench::cores;
 use crate::bench::initiator::Pattern;
+use crate::bench::{cores, served};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+/// What reads local files.
+pub const ENGINE: &str = "io_uring";
 
 /// What fio measured.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -17,6 +20,18 @@ pub struct Measured {
     pub p50_us: f64,
     /// Latency, 99 of 100.
     pub p99_us: f64,
+}
+
+/// What is installed, if it has that engine.
+pub fn version_with(engine: &str) -> Result<String, String> {
+    let version = served::version("fio")?;
+    let output = Command::new("fio").arg("--enghelp").output();
+    let output = output.map_err(|error| format!("missing: {error}"))?;
+    let engines = String::from_utf8_lossy(&output.stdout);
+    match engines.lines().any(|line| line.trim() == engine) {
+        true => Ok(version),
+        false => Err(format!("missing: {version} has no engine {engine}")),
+    }
 }
 
 /// Runs fio on `core`: what its JSON says of the one job.
@@ -57,7 +72,8 @@ pub fn run(
         Pattern::SequentialRead => ("read", "read"),
     };
     let mut command = Command::new("fio");
-    command.args(["--name=local", "--ioengine=io_uring", "--direct=1", "--time_based", "--thread"]);
+    command.args(["--name=local", "--direct=1", "--time_based", "--thread"]);
+    command.arg(format!("--ioengine={ENGINE}"));
     command.args(["--output-format=json", "--lat_percentiles=1", "--norandommap"]);
     command.arg(format!("--filename={}", path.display()));
     command.arg(format!("--rw={rw}")).arg(format!("--bs={bytes}"));

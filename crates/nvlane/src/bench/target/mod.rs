@@ -143,7 +143,7 @@ impl Run<'_> {
             }
             report.machine.peers.insert(server.name().into(), state.unwrap_or_else(|why| why));
         }
-        let fio = served::version("fio");
+        let fio = fio::version_with(fio::ENGINE);
         self.fio = fio.is_ok();
         report.machine.peers.insert("fio".into(), fio.unwrap_or_else(|why| why));
         let spdk = served::version(spdk::TARGET);
@@ -179,9 +179,7 @@ impl Run<'_> {
             }
             for job in jobs {
                 self.rows_left -= 1;
-                if !self.options.quiet {
-                    crate::stderr::line(job.figure());
-                }
+                self.options.begin(job.figure())?;
                 rows.push(self.row(job, &mut queue, geometry)?);
             }
             if keeps {

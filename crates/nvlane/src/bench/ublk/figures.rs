@@ -232,6 +232,12 @@ fn user_space(measured: &Measured, report: &mut Report) {
 
 /// The figures that are there always.
 fn contract(measured: &Measured, report: &mut Report) {
+    if let (None, Some(why)) =
+        (measured.missing.get(&Way::Rublk), measured.missing.get(&Way::RublkZeroCopy))
+    {
+        let note = format!("over_rublk_min is without its zero copy, which is its best: {why}");
+        report.machine.notes.push(note);
+    }
     let why = |way: Way| match measured.missing.get(&way) {
         Some(why) => format!("{}: {why}", way.name()),
         None => "its rows were not run, or had no sample".into(),
@@ -432,5 +438,7 @@ mod tests {
         let mut report = Report::new("ublk");
         fill(&measured(&[Way::RublkZeroCopy]), &mut report);
         assert!((report.figures["over_rublk_min"] - 3.0 / 6.0).abs() < 1e-3);
+        let notes = report.machine.notes.join("\n");
+        assert!(notes.contains("without its zero copy") && notes.contains("on holiday"), "{notes}");
     }
 }

@@ -120,9 +120,11 @@ impl Scenario for Ublk {
         let object = program::write(scratch.path())?;
         let user_space = || program::turns(&object, options.quick);
         let rows = ROWS.iter().chain(&LARGER).map(|shape| shape.name);
+        let is_in_process = options.wants("user_space");
         if !rows.chain(["memory", "recovery"]).any(|row| options.wants(row)) {
             let mut report = Report::new(self.name());
-            let measured = Measured { user_space: user_space()?, ..Measured::default() };
+            let turns = if is_in_process { user_space()? } else { Vec::new() };
+            let measured = Measured { user_space: turns, ..Measured::default() };
             figures::fill(&measured, &mut report);
             return Ok(report);
         }
@@ -150,14 +152,8 @@ impl Scenario for Ublk {
         };
         for round in 0..bench.plan.rounds {
             for way in Way::ALL {
-                if !options.quiet {
-                    crate::stderr::line(format_args!(
-                        "round {} of {}: {}",
-                        round + 1,
-                        bench.plan.rounds,
-                        way.name()
-                    ));
-                }
+                let rounds = bench.plan.rounds;
+                options.begin(format_args!("round {} of {rounds}: {}", round + 1, way.name()))?;
                 bench.measure(way, round, &mut measured)?;
             }
         }
