@@ -95,6 +95,7 @@ impl Scenario for Aio {
             fio: peers::fio::version_with(peers::fio::ENGINE).is_ok(),
             table: Vec::new(),
             worst: (f64::INFINITY, String::new()),
+            dropins: 0,
         };
         let fio = peers::fio::version_with(peers::fio::ENGINE).unwrap_or_else(|why| why);
         bench.report.machine.peers.insert("fio".into(), fio);
@@ -214,6 +215,8 @@ struct Bench {
     table: Vec<Vec<String>>,
     /// The drop-in's worst ratio, and where that was.
     worst: (f64, String),
+    /// Rows it has.
+    dropins: usize,
 }
 
 /// Windows of some subjects, by name, with whether each polls.
@@ -377,6 +380,7 @@ impl Bench {
         let Ratios { rate, cpu } = case.ratios(windows);
         let report = &mut self.report;
         if kind == Kind::DropIn {
+            self.dropins += 1;
             if rate < self.worst.0 {
                 self.worst = (rate, row.clone());
             }
@@ -452,7 +456,8 @@ impl Bench {
     fn finish(&mut self, device: Option<&Place>, file: &Place) {
         if self.worst.0.is_finite() {
             self.report.figure("dropin_over_aio_min", self.worst.0);
-            self.note(format!("dropin_over_aio_min is that of {}", self.worst.1));
+            let of = self.dropins;
+            self.note(format!("dropin_over_aio_min is that of {}, of {of} rows", self.worst.1));
         }
         self.report.tables.push(Table {
             title: format!(

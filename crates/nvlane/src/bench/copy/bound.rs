@@ -2,6 +2,7 @@
 
 use super::load::{Shape, Timing};
 use crate::bench::cores;
+use crate::bench::exchange::Region;
 use crate::bench::random::Random;
 use anyhow::{Context, ensure};
 use namespace::memory::stream;
@@ -150,11 +151,8 @@ fn memory_by(
     core: usize,
 ) -> anyhow::Result<f64> {
     let len = (mib << 20) as usize;
-    let mut from = vec![1u8; len];
-    let mut to = vec![2u8; len + LINE_BYTES];
-    from[0] = 3;
-    let first = to.as_ptr().align_offset(LINE_BYTES);
-    let to = &mut to[first..][..len];
+    // Of the pages that volumes in memory have.
+    let [from, mut to] = [Region::new(len)?, Region::new(len)?];
     let mut buffer = vec![0u8; PIECE_BYTES];
     let bytes = shape.bytes as usize;
     let together = bytes * shape.ranges;
@@ -166,8 +164,8 @@ fn memory_by(
             for at in (0..bytes).step_by(PIECE_BYTES) {
                 let count = PIECE_BYTES.min(bytes - at);
                 let piece = &mut buffer[..count];
-                piece.copy_from_slice(&from[source + at..][..count]);
-                write(&mut to[target + at..][..count], std::hint::black_box(piece));
+                piece.copy_from_slice(from.slice(source + at, count));
+                write(to.slice_mut(target + at, count), std::hint::black_box(piece));
             }
         }
         Ok(together as u64)

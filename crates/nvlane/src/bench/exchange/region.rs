@@ -1,4 +1,4 @@
-//! The memory that bare answers are gathered from.
+//! The memory that bare answers are gathered from, and that bare copies are made in.
 
 use std::io;
 use std::ptr::NonNull;
@@ -49,6 +49,13 @@ impl Region {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: within the mapping, as just checked, which lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(start), len) }
+    }
+
+    /// The same, to write to.
+    pub fn slice_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: as in `slice`, and nobody else has any of it as long as `self` is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(start), len) }
     }
 }
 
