@@ -1,16 +1,16 @@
 //! The control socket of a live daemon, and what of it is there again after a crash.
 
-use crate::daemon::{ANYWHERE, Daemon, ask, eventually, nvlane};
+use crate::daemon::{Daemon, ask, eventually, free_address, nvlane};
 use crate::host::{Bytes, Host};
 use nvme::identify::{Cns, Nidt};
 use nvme::{Command, opcode};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 const NQN: &str = "nqn.2026-11.com.example:a";
@@ -37,7 +37,8 @@ fn every_change_is_there_again_after_a_kill() {
     daemon.call("host_allow", json!({"host": host(2)}));
     daemon.call("host_disallow", json!({"host": host(1)}));
     daemon.call("host_disallow", json!({"host": "*"}));
-    let listener = daemon.call("listener_add", json!({"address": ANYWHERE}));
+    let free = free_address();
+    let listener = daemon.call("listener_add", json!({"address": *free}));
     TcpStream::connect(listener["address"].as_str().unwrap()).unwrap();
     daemon.call("ana_set", json!({"group": 2, "state": "inaccessible"}));
     daemon.call(
@@ -227,23 +228,41 @@ fn what_somebody_is_about_to_let_go_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path());
     let path = dir.path().join("a.img");
-    let file = fs::File::create_new(&path).unwrap();
-    file.set_len(1 << 20).unwrap();
-    file.lock().unwrap();
-    let listener = std::net::TcpListener::bind(ANYWHERE).unwrap();
-    let address = listener.local_addr().unwrap();
-    let calls =
-        [("volume_add", json!({"volume": path})), ("listener_add", json!({"address": address}))];
-    let ends: [Box<dyn FnOnce() + Send>; 2] =
-        [Box::new(move || file.unlock().unwrap()), Box::new(move || drop(listener))];
-    for ((method, params), end) in calls.into_iter().zip(ends) {
+    fs::File::create_new(&path).unwrap().set_len(1 << 20).unwrap();
+    let free = free_address();
+    is_waited_for(&daemon, "volume_add", &json!({"volume": path}), || {
+        let file = fs::File::open(&path).unwrap();
+        file.lock().unwrap();
+        move || file.unlock().unwrap()
+    });
+    is_waited_for(&daemon, "listener_add", &json!({"address": *free}), || {
+        let listener = TcpListener::bind(&*free).unwrap();
+        move || drop(listener)
+    });
+}
+
+/// Calls a method while somebody has what it needs, which `take` takes and what that gives lets go.
+fn is_waited_for<End: FnOnce() + Send + 'static>(
+    daemon: &Daemon,
+    method: &str,
+    params: &Value,
+    take: impl Fn() -> End,
+) {
+    // A machine that stands still lets go too late: of some tries, one is to be in time.
+    let is_done = (0..5).any(|_| {
+        let let_go = take();
         let gone = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
-            end();
+            let_go();
         });
-        daemon.call(method, params);
+        let since = Instant::now();
+        let answer = ask(&daemon.socket, method, params.clone()).unwrap();
+        let (is_done, waited) = (answer.get("error").is_none(), since.elapsed());
         gone.join().unwrap();
-    }
+        assert!(is_done || waited >= Duration::from_secs(2), "after {waited:?}: {answer}");
+        is_done
+    });
+    assert!(is_done, "{method} waits too short a time");
 }
 
 #[test]
@@ -338,17 +357,17 @@ fn ctl_speaks_to_people_and_to_programs() {
 #[test]
 fn a_rate_is_changed_and_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["rate:iops=2(mem:1M)", "--nqn", NQN];
+    let args = ["rate:iops=1(mem:1M)", "--nqn", NQN];
     let daemon = Daemon::start(dir.path(), &args);
     let host = Host::new(daemon.listeners[0], NQN);
     let admin = host.enabled();
     let mut queue = host.io(&admin, 1);
     let text = ctl(&daemon, &["volume", "tune", "1", "rate.iops=100K"]);
     assert!(text.contains("rate:iops=100K(mem:"), "{text}");
-    // At two a second they would take twenty-five seconds.
-    let since = std::time::Instant::now();
+    // At one a second they would take fifty seconds.
+    let since = Instant::now();
     (0..50).for_each(|block| drop(queue.read(1, block, 1, 512)));
-    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
     assert_eq!(
         daemon.refuse("volume_tune", json!({"nsid": 1, "name": "rate.iops", "value": "none"})),
         -32003

@@ -467,7 +467,7 @@ fn a_rate_is_kept_and_an_interrupt_ends_in_order() {
     done(&[&format!("{a}@+3M"), &b, "--throttle", "50%"]);
 
     let mut child = nvlane()
-        .args(["copy", &a, &b, "--throttle", "2M"])
+        .args(["copy", &a, &b, "--throttle", "1M"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

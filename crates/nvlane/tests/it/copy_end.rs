@@ -79,7 +79,7 @@ fn programs_are_told_of_the_end_of_a_copy_that_was_interrupted() {
     let data = pattern(16 << 20, 7);
     let (a, b) = (file(dir.path(), "a", &data), file(dir.path(), "b", &vec![0; 16 << 20]));
     let mut child = nvlane()
-        .args(["copy", &a, &b, "--throttle", "2M", "-o", "json"])
+        .args(["copy", &a, &b, "--throttle", "1M", "-o", "json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

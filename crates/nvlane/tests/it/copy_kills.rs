@@ -5,7 +5,7 @@
 
 use crate::copy::{file, pattern};
 use crate::daemon::{Daemon, PATIENCE, eventually, free_address, nvlane, wait_for_lock};
-use crate::jobs::{job, start, wait_for};
+use crate::jobs::{job, start, unthrottle, wait_for};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -20,6 +20,8 @@ const BYTES: u64 = 192 * M;
 const BESIDE: u64 = 8 * M;
 /// Of the blocks of so many bytes none is like another.
 const BLOCK: usize = 4096;
+/// Rounds at most where those that were asked for are fewer, and met too little.
+const ROUNDS_MAX: u64 = 10;
 /// Bytes written after the end, about the place of the kill.
 const LATE: u64 = 16 * M;
 
@@ -212,8 +214,13 @@ fn kills_amid_copies_from_file_to_file_lose_nothing() {
     world.host().call("job_clear", json!({}));
     world.stop();
 
-    let met = (0..rounds).filter(|round| one_round(&mut world, &source, *round)).count() as u64;
-    assert!(met >= (rounds / 2).max(1), "{met} kills met a copy in the middle, of {rounds}");
+    let (wanted, mut met, mut round) = ((rounds / 2).max(1), 0, 0);
+    // On a machine that stands still a kill comes after the end: more of them are to make up for those.
+    while round < rounds || met < wanted && round < ROUNDS_MAX {
+        met += u64::from(one_round(&mut world, &source, round));
+        round += 1;
+    }
+    assert!(met >= wanted, "{met} kills met a copy in the middle, of {round}");
 }
 
 /// The file that is copied to is flushed every two seconds: a job that goes on does so from there, not from the beginning.
@@ -234,7 +241,7 @@ fn a_copy_from_file_to_file_goes_on_from_what_was_durable() {
     world.host.take().unwrap().kill();
     world.serve();
     world.begin();
-    world.host().call("job_throttle", json!({"id": id, "throttle": "none"}));
+    unthrottle(world.host(), id);
     let done = world.finish(id);
     let given = done["counts"]["command_bytes"].as_u64().unwrap();
     assert!(given < 2 * BYTES - kept / 2, "all of it again: {done}");

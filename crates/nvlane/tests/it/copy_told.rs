@@ -2,7 +2,7 @@
 
 use crate::copy::{file, pattern, said};
 use crate::daemon::{nvlane, wait};
-use crate::jobs::{part_of, start};
+use crate::jobs::{part_of, start, unthrottle};
 use serde_json::json;
 use std::fs::File;
 use std::io::Read;
@@ -25,20 +25,29 @@ fn terminal() -> (File, OwnedFd) {
     (user, unsafe { OwnedFd::from_raw_fd(program) })
 }
 
-/// What a program that must succeed writes to its output, and to a terminal that is its standard error.
-fn watched(command: &mut Command) -> (String, String) {
+/// What a program that must succeed writes to its output, and to a terminal that is its standard error. Calls `timed` once
+/// that has said how long it takes still.
+fn watched(command: &mut Command, timed: impl FnOnce() + Send) -> (String, String) {
     let (mut user, program) = terminal();
     let mut child = command.stdout(Stdio::piped()).stderr(program).spawn().unwrap();
     // The command has kept an end for another child.
     command.stderr(Stdio::null());
-    let screen = std::thread::spawn(move || {
-        let mut screen = Vec::new();
-        // There is no end but an error, once nobody has the other side any more.
-        let _ = user.read_to_end(&mut screen);
-        String::from_utf8(screen).unwrap()
+    let (status, screen) = std::thread::scope(|scope| {
+        let screen = scope.spawn(move || {
+            let (mut screen, mut timed) = (String::new(), Some(timed));
+            let mut bytes = [0; 4096];
+            // There is no end but an error, once nobody has the other side any more. All of it is ASCII.
+            while let Ok(count @ 1..) = user.read(&mut bytes) {
+                screen.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+                if screen.contains(" s left") {
+                    timed.take().into_iter().for_each(|timed| timed());
+                }
+            }
+            screen
+        });
+        (wait(&mut child), screen.join().unwrap())
     });
-    let status = wait(&mut child);
-    let (mut output, screen) = (String::new(), screen.join().unwrap());
+    let mut output = String::new();
     child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
     assert!(status.success(), "{screen}");
     (output, screen)
@@ -65,7 +74,7 @@ fn progress_is_shown_on_terminals_and_what_was_done_is_said() {
     let (a, b) =
         (file(dir.path(), "a", &pattern(3 << 20, 1)), file(dir.path(), "b", &[0; 3 << 20]));
     let args = ["copy", &a, &b, "--throttle", "2M"];
-    let (output, screen) = watched(nvlane().args(args));
+    let (output, screen) = watched(nvlane().args(args), || ());
     check_lines(&screen);
     let is_told = |output: &str, what: &str| {
         let rate = output.strip_prefix("copied 3 MiB in ").and_then(|rest| rest.split_once(" s, "));
@@ -87,7 +96,6 @@ fn a_job_that_is_waited_for_is_shown_on_terminals() {
     file(dir.path(), "a", &pattern(3 << 20, 1));
     file(dir.path(), "b", &[0; 3 << 20]);
     let daemon = start(dir.path());
-    // Long enough for who begins to wait seconds later.
     let wait_for_job = |id: u64, throttle: &str| {
         let wanted = json!({
             "sources": part_of("served:1"),
@@ -99,7 +107,8 @@ fn a_job_that_is_waited_for_is_shown_on_terminals() {
         command.args(["jobs", "wait", &id.to_string(), "--socket"]).arg(&daemon.socket);
         command
     };
-    let (output, screen) = watched(&mut wait_for_job(1, "400K"));
+    // Long enough for who begins to wait seconds later.
+    let (output, screen) = watched(&mut wait_for_job(1, "100K"), || unthrottle(&daemon, 1));
     check_lines(&screen);
     assert!(output.contains("3 MiB of 3 MiB (100 %)"), "{output}");
     assert!(output.contains("3 MiB copied where it lies"), "{output}");

@@ -3,14 +3,15 @@
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use serde_json::{Value, json};
 use std::fmt;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,39 @@ pub struct Daemon {
     pub nqn: String,
     pub listeners: Vec<SocketAddr>,
     pub socket: PathBuf,
-    /// Standard error, to be read when it has ended.
-    log: Option<JoinHandle<String>>,
+    log: Log,
+}
+
+/// Standard error, as far as whole lines of it have come.
+struct Log {
+    text: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Log {
+    fn read(stderr: ChildStderr) -> Log {
+        let text = Arc::new(Mutex::new(String::new()));
+        let (all, mut stderr) = (Arc::clone(&text), BufReader::new(stderr));
+        let reader = std::thread::spawn(move || {
+            let mut line = Vec::new();
+            while stderr.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                all.push_str(&String::from_utf8_lossy(&line));
+                line.clear();
+            }
+        });
+        Log { text, reader: Some(reader) }
+    }
+
+    fn so_far(&self) -> String {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// All of it, once nobody can write any more.
+    fn whole(&mut self) -> String {
+        self.reader.take().unwrap().join().unwrap();
+        self.so_far()
+    }
 }
 
 /// The binary, with an empty environment as far as it matters.
@@ -91,16 +123,11 @@ impl Daemon {
         }
         command.args(["--ready-fd", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut stderr = child.stderr.take().unwrap();
-        let log = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stderr.read_to_string(&mut text);
-            text
-        });
+        let mut log = Log::read(child.stderr.take().unwrap());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.map_while(Result::ok).find(|line| line.starts_with('{'));
         let Some(ready) = ready else {
-            panic!("no readiness: {:?}\n{}", child.wait(), log.join().unwrap())
+            panic!("no readiness: {:?}\n{}", child.wait(), log.whole())
         };
         let ready: Value = serde_json::from_str(&ready).unwrap();
         Daemon {
@@ -108,7 +135,7 @@ impl Daemon {
             nqn: ready["nqns"][0].as_str().unwrap_or_default().to_owned(),
             listeners: serde_json::from_value(ready["listeners"].clone()).unwrap(),
             socket: dir.join("s"),
-            log: Some(log),
+            log,
         }
     }
 
@@ -125,6 +152,11 @@ impl Daemon {
         let message = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(!message.is_empty() && !message.contains('\n'), "{method}: {answer}");
         answer["error"]["code"].as_i64().unwrap()
+    }
+
+    /// What it has logged up to now.
+    pub fn log(&self) -> String {
+        self.log.so_far()
     }
 
     /// The number of its process.
@@ -154,7 +186,7 @@ impl Daemon {
         // The last ones may find that it has ended already.
         assert!(sent.success() || signals.len() > 1);
         let status = wait(&mut self.child);
-        (status, self.log.take().unwrap().join().unwrap())
+        (status, self.log.whole())
     }
 }
 

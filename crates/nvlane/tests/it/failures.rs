@@ -1,13 +1,12 @@
 //! I/O that a served volume fails is told in the log, a bounded number of times.
 
-use crate::daemon::{Daemon, nvlane, wait};
+use crate::daemon::{Daemon, eventually, nvlane, wait};
 use nvme::{Command, Status, opcode};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
-use std::thread;
 use std::time::Duration;
 use volume::session::{Session, SessionConfig, Submission, Volume};
 
@@ -67,7 +66,7 @@ fn the_first_is_told_at_once_and_the_others_counted() {
     // Of hosts, that is.
     let compare = Submission::new(Command::blocks(opcode::io::COMPARE, 1, 0, 1));
     host.refused(compare.data(vec![7; 512]), Status::COMPARE_FAILURE);
-    thread::sleep(Duration::from_secs(12));
+    eventually("the others", || told(&daemon.log()).len() > 1);
     host.fails(BEFORE + 20, 2);
     let (status, log) = daemon.stop("TERM");
     assert_eq!(status.code(), Some(0), "{log}");

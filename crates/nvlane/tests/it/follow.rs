@@ -1,6 +1,6 @@
 //! `discovery://` volumes: the server's listeners come and go, and whoever has the volume follows without an error.
 
-use crate::daemon::{Daemon, PATIENCE, eventually, nvlane, wait};
+use crate::daemon::{ANYWHERE, Daemon, PATIENCE, eventually, nvlane, wait};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -52,7 +52,7 @@ fn paths(dir: &Path) -> Vec<(String, bool)> {
 #[test]
 fn a_door_follows_the_listeners_of_a_server() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["a.img?size=16M&create", "--nqn", NQN, "--listen", "127.0.0.1:0"];
+    let args = ["a.img?size=16M&create", "--nqn", NQN, "--listen", ANYWHERE];
     let daemon = Daemon::start(dir.path(), &args);
     let mut at = daemon.listeners[0].to_string();
     let volume = format!("discovery://{at}/{NQN}?ns=1");
@@ -83,7 +83,7 @@ fn a_door_follows_the_listeners_of_a_server() {
     };
     for _ in 0..4 {
         goes_on();
-        let added = daemon.call("listener_add", json!({"address": "127.0.0.1:0"}));
+        let added = daemon.call("listener_add", json!({"address": ANYWHERE}));
         let next = added["address"].as_str().unwrap().to_owned();
         await_paths(&[&at, &next]);
         daemon.call("listener_remove", json!({"address": at}));

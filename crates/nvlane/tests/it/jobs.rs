@@ -80,7 +80,7 @@ fn a_job_is_listed_paused_throttled_resumed_and_cancelled() {
         let job: Value = serde_json::from_slice(&output.stdout).unwrap();
         job["id"].as_u64().unwrap()
     };
-    let one = add(&[&a, &b, "--throttle", "2M", "--verify"]);
+    let one = add(&[&a, &b, "--throttle", "256K", "--verify"]);
     // It is to be there still when all has been done with the first one.
     let two = add(&["served:1@+8M", &c, "--throttle", "256K"]);
     assert_eq!((one, two), (1, 2));
@@ -162,7 +162,7 @@ fn a_job_that_is_cancelled_stays_so() {
 #[test]
 fn a_job_that_cannot_be_saved_as_paused_or_cancelled_goes_on() {
     // As long as the first piece is on its way the job saves nothing itself.
-    let (dir, daemon) = slow_job("5s");
+    let (dir, daemon) = slow_job("8s");
     let mut entries = fs::read_dir(dir.path().join("data")).unwrap().map(|it| it.unwrap().path());
     let records = entries.find(|path| path.extension().is_some_and(|it| it == "jobs")).unwrap();
     let away = dir.path().join("away");
@@ -208,7 +208,8 @@ fn volumes_of_a_new_job_are_opened_beside_everything_else() {
     file(dir.path(), "b", &vec![0; 1 << 20]);
     let daemon = start(dir.path());
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let far = format!("tcp://{}/nqn.2026-11.com.example:far?ns=1", silent.local_addr().unwrap());
+    let address = silent.local_addr().unwrap();
+    let far = format!("tcp://{address}/nqn.2026-11.com.example:far?ns=1&connect_timeout=20s");
     let wanted = json!({"sources": part_of("served:1"), "targets": part_of(&far)});
     let socket = daemon.socket.clone();
     let asking = std::thread::spawn(move || ask(&socket, "job_add", wanted));
@@ -277,7 +278,7 @@ fn jobs_go_on_when_the_daemon_starts_again() {
     file(dir.path(), "a", &data);
     let b = file(dir.path(), "b", &vec![0; 16 << 20]);
     let daemon = start(dir.path());
-    let options = json!({"throttle": "1M"});
+    let options = json!({"throttle": "512K"});
     let wanted = json!({
         "sources": part_of("served:1"), "targets": part_of("served:2"), "options": options,
     });
@@ -312,7 +313,7 @@ fn a_job_that_goes_on_does_not_take_its_target_for_zero() {
     let b = file(dir.path(), "b", &vec![0; 8 << 20]);
     let daemon = start(dir.path());
     let options =
-        json!({"requests": 1, "request_bytes": 65536, "throttle": "2M", "target_is_zero": true});
+        json!({"requests": 1, "request_bytes": 65536, "throttle": "256K", "target_is_zero": true});
     let volumes = |name| json!([{"volume": name}]);
     let wanted =
         json!({"sources": volumes("served:1"), "targets": volumes("served:2"), "options": options});
@@ -348,7 +349,7 @@ fn a_job_outlives_the_targets_that_it_copies_to() {
     let mut target = Daemon::start(there.path(), &args);
     let daemon = start(dir.path());
     let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
-    let options = json!({"throttle": "2M", "request_bytes": 262_144});
+    let options = json!({"throttle": "512K", "request_bytes": 262_144});
     // Up to the target, and by the target from one of its namespaces to the other.
     for (source, to) in
         [("served:1".to_owned(), remote(1)), (remote(1) + "&queue_size=64", remote(2))]
@@ -447,7 +448,7 @@ fn a_job_does_not_go_on_with_other_volumes() {
     daemon.call("volume_add", json!({"volume": "mem:8M", "nsid": 3}));
     let c = file(dir.path(), "c", &vec![7; 8 << 20]);
     daemon.call("volume_add", json!({"volume": c, "nsid": 4}));
-    let options = json!({"throttle": "1M"});
+    let options = json!({"throttle": "64K"});
     for (source, target) in [("served:3", "served:2"), ("served:1", "served:4")] {
         daemon.call(
             "job_add",

@@ -134,8 +134,8 @@ fn a_kill_at_any_moment_loses_nothing() {
         let daemon = start(dir.path());
         // One to a volume that is served, one to two targets, one of which is not.
         let add = |targets: Value| {
-            // Six seconds, or four, of which it can be met at work after the first two.
-            let options = json!({"throttle": "2M", "request_bytes": 262_144, "verify": is_sparse});
+            // Twelve seconds, or ten, of which it can be met at work after the first two.
+            let options = json!({"throttle": "1M", "request_bytes": 262_144, "verify": is_sparse});
             let wanted = json!({
                 "sources": sources.wanted(dir.path()), "targets": targets, "options": options,
             });
@@ -227,7 +227,7 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
         let at = [0, M, 512, 4 * M][round as usize % 4];
         let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
         let add = |source: &str, to: String| {
-            let options = json!({"throttle": "2M", "request_bytes": 262_144, "verify": is_sparse});
+            let options = json!({"throttle": "1M", "request_bytes": 262_144, "verify": is_sparse});
             let targets = json!([{"volume": to, "offset": at}]);
             let wanted =
                 json!({"sources": part_of(source), "targets": targets, "options": options});

@@ -13,7 +13,7 @@ const NQN: &str = "nqn.2026-11.com.example:library";
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
 fn start(dir: &Path, volume: &str) -> Daemon {
-    Daemon::start(dir, &[volume, "--nqn", NQN, "--listen", "127.0.0.1:0"])
+    Daemon::start(dir, &[volume, "--nqn", NQN])
 }
 
 fn uri(daemon: &Daemon, options: &str) -> String {

@@ -74,6 +74,7 @@ fn files_are_written_where_they_stand() {
         assert_eq!(told().contains("ready; connect"), before.contains("1>&3"), "{before}");
         child.kill().unwrap();
         child.wait().unwrap();
+        daemon::wait_for_lock(&dir.path().join("a.img"));
     }
     let copied = Command::new("sh")
         .args([

@@ -200,7 +200,7 @@ fn a_target_that_stays_away_is_told_path_by_path() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path());
     let listeners = daemon.listeners.clone();
-    let volume = uri(&daemon, "&reconnect_delay=100ms&ctrl_loss_tmo=1s");
+    let volume = uri(&daemon, "&reconnect_delay=100ms&ctrl_loss_tmo=6s");
     let mut child = nvlane()
         .args(["write", &volume])
         .stdin(Stdio::piped())

@@ -269,11 +269,12 @@ fn cores_of_a_list_stay_on_their_processors() {
         let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
         let tasks = tasks.map(|task| task.unwrap().path());
         let mut places: Vec<(String, String)> = tasks
-            .map(|task| {
-                let name = fs::read_to_string(task.join("comm")).unwrap().trim().to_owned();
-                (name, allowed(&task.join("status")))
+            .filter_map(|task| {
+                // Others may have ended meanwhile.
+                let name = fs::read_to_string(task.join("comm")).ok()?.trim().to_owned();
+                let is_core = name.starts_with("nvlane-core-");
+                is_core.then(|| (name, allowed(&task.join("status"))))
             })
-            .filter(|(name, _)| name.starts_with("nvlane-core-"))
             .collect();
         places.sort();
         places
