@@ -229,12 +229,12 @@ static void timeouts(int in_use)
     struct timespec tenth = {0, 100000000};
     double start = seconds();
     CHECK(io_getevents(ctx, 1, 4, events, &tenth), 0);
-    CHECK(seconds() - start >= 0.1 && seconds() - start < 5, 1);
+    CHECK(seconds() - start >= 0.1 && seconds() - start < 60, 1);
     struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 0);
     CHECK(submit_one(ctx, &iocb), 1);
     start = seconds();
     CHECK(io_getevents(ctx, 2, 4, events, &tenth), 1);
-    CHECK(seconds() - start >= 0.1 && seconds() - start < 5, 1);
+    CHECK(seconds() - start >= 0.1 && seconds() - start < 60, 1);
     CHECK(tenth.tv_nsec, 100000000);
     CHECK(io_destroy(ctx), 0);
 }

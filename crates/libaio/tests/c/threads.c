@@ -212,13 +212,12 @@ static void beside(int in_use)
     close(fd);
 }
 
-static volatile int reaping;
-static void *blocked_reaper(void *argument)
+static void *waits_for_one(void *argument)
 {
+    struct other *other = argument;
     struct io_event event;
-    (void)argument;
-    reaping = 1;
-    return (void *)(long)io_getevents(shared, 1, 1, &event, NULL);
+    other->id = syscall(SYS_gettid);
+    return (void *)(long)io_getevents(other->ctx, 1, 1, &event, NULL);
 }
 
 static void destroying(int in_use)
@@ -240,18 +239,12 @@ static void destroying(int in_use)
             wrong += buffer[i] != (char)(i / 512);
         CHECK(wrong, 0);
     }
-    shared = made(8, in_use);
-    pthread_t thread;
-    void *code;
-    reaping = 0;
-    pthread_create(&thread, NULL, blocked_reaper, NULL);
-    while (!reaping)
-        usleep(1000);
+    struct other last = {.ctx = made(8, in_use)};
+    start(&last, waits_for_one);
     usleep(300000);
-    CHECK(io_destroy(shared), 0);
-    pthread_join(thread, &code);
-    CHECK(code, -EINVAL);
-    CHECK(io_destroy(shared), -EINVAL);
+    CHECK(io_destroy(last.ctx), 0);
+    CHECK(ended(&last), -EINVAL);
+    CHECK(io_destroy(last.ctx), -EINVAL);
     close(fd), close(direct);
 }
 
@@ -387,18 +380,11 @@ static void *takes(void *argument)
     return NULL;
 }
 
-static void *waits_for_ever(void *code)
-{
-    struct io_event event;
-    *(int *)code = io_getevents(shared, 1, 1, &event, NULL);
-    return NULL;
-}
-
 static void settled(int in_use)
 {
     int ends[2], signal = eventfd(0, 0), fd = filled("settled", O_RDONLY, 4096);
     for (int round = 0; round < 3; round++) {
-        pthread_t threads[2], last;
+        pthread_t threads[2];
         shared = made(64, in_use);
         CHECK(pipe(ends), 0);
         memset(settled_seen, 0, sizeof settled_seen);
@@ -432,12 +418,10 @@ static void settled(int in_use)
         CHECK(outcome(shared, iocb_of(PREAD, fd, buffer, 512, 0)), 512);
         CHECK(outcome(shared, iocb_of(PREAD, fd, (void *)16, 512, 0)), -EFAULT);
         CHECK(outcome(shared, iocb_of(PREAD, -1, buffer, 512, 0)), -EBADF - 100000);
-        int code = 0;
-        pthread_create(&last, NULL, waits_for_ever, &code);
-        usleep(20000);
+        struct other last = {.ctx = shared};
+        start(&last, waits_for_one);
         CHECK(io_destroy(shared), 0);
-        pthread_join(last, NULL);
-        CHECK(code, -EINVAL);
+        CHECK(ended(&last), -EINVAL);
         close(ends[0]), close(ends[1]);
     }
     close(fd), close(signal);
