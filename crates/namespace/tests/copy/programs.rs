@@ -391,9 +391,11 @@ fn turn_until(core: &Core, holds: impl Fn() -> bool) {
 }
 
 fn turn(core: &Core) {
-    let end = Instant::now() + A_WHILE;
-    while Instant::now() < end {
+    let (end, mut turns) = (Instant::now() + A_WHILE, 0);
+    // Some in any case, also where the machine stood still for all of the time.
+    while turns < 10 || Instant::now() < end {
         core.reactor.turn_for(Drive::Until(end));
+        turns += 1;
     }
 }
 

@@ -437,9 +437,7 @@ fn a_controller_says_for_how_long_it_puts_commands_off() {
     assert_eq!(nested.expect("paths").retry_delays(), delays(700, 900, 0));
     let core = Core::start(paths.map(fake).into(), Policy::RoundRobin);
     // Command Retry Delay, time-out, and how long the command is away at least. Number 3 is not told.
-    for (number, timeout_ms, least_ms) in
-        [(0, 0, 10), (1, 0, 700), (2, 60_000, 900), (3, 0, 400), (2, 100, 100)]
-    {
+    let away = |number: u16, timeout_ms: u32, least_ms: u64| {
         let begun = Instant::now();
         core.run(move |world| {
             let status = Status(Status::COMMAND_INTERRUPTED.0 | number << 11);
@@ -451,9 +449,14 @@ fn a_controller_says_for_how_long_it_puts_commands_off() {
         let took = begun.elapsed();
         assert!(done.status.is_success());
         assert!(took >= Duration::from_millis(least_ms), "{number}: {took:?}");
-        assert!(timeout_ms != 100 || took < Duration::from_millis(900), "{took:?}");
         core.run(|world| world.paths.iter().for_each(|path| path.answer.set(None)));
+        took
+    };
+    for (number, timeout_ms, least_ms) in [(0, 0, 10), (1, 0, 700), (2, 60_000, 900), (3, 0, 400)] {
+        away(number, timeout_ms, least_ms);
     }
+    // No longer than it has; one of several: the machine may be busy with something else.
+    assert!((0..5).any(|_| away(2, 100, 100) < Duration::from_millis(900)));
 }
 
 #[test]
