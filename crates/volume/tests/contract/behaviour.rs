@@ -50,7 +50,7 @@ fn rate_lets_so_much_through() {
             core.read(0, 128, BLOCK);
         }
     });
-    assert!(bytes >= Duration::from_millis(240) && bytes < Duration::from_secs(5), "{bytes:?}");
+    assert!(bytes >= Duration::from_millis(240) && bytes < Duration::from_secs(60), "{bytes:?}");
     let commands = timed(|| {
         let flushes: Vec<_> = (0..100).map(|_| core.submit(Order::default())).collect();
         flushes.iter().for_each(|flush| drop(flush.recv().expect("answered")));

@@ -56,7 +56,7 @@ fn all_is_reaped_whatever_the_volume() {
     ] {
         let session = session(64);
         let volume = session.open(uri).expect(uri);
-        for round in 0..4u8 {
+        let run = |round: u8| {
             for slba in 0..60 {
                 let memory = session.allocate(4096).expect("room").into();
                 let mut memory = if slba % 2 == 0 { memory } else { Bytes::Owned(vec![0; 4096]) };
@@ -69,11 +69,16 @@ fn all_is_reaped_whatever_the_volume() {
             }
             // By a thread, where the volume is a file.
             volume.submit(Submission::flush().token(60)).expect("room");
-            let (mut done, slept) = reap(&session, 61);
+            reap(&session, 61)
+        };
+        for round in 0..4u8 {
+            // Where the machine stands still all may have come before it sleeps: then once more.
+            let mut runs = (0..10).map(|_| run(round));
+            let run = runs.find(|(_, slept)| *slept > 0 || !must_sleep);
+            let (mut done, _) = run.unwrap_or_else(|| panic!("{uri}: it has not slept"));
             assert!(done.iter().all(|done| done.status.is_success()), "{uri}");
             done.sort_by_key(|done| done.token);
             assert!((0..61).eq(done.iter().map(|done| done.token)), "{uri}");
-            assert!(slept > 0 || !must_sleep, "{uri}: it has not slept");
             if round % 2 == 1 && !uri.starts_with("null:") {
                 let wrote = (round - 1) * 61;
                 let is_it = |done: &Done| done.data.as_slice()[4095] == wrote + done.token as u8;
