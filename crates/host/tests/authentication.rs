@@ -200,18 +200,19 @@ const C2H_DATA: u8 = 0x07;
 /// PDUs of a connection that answer its exchange: after ICResp and the answer to Connect.
 const EXCHANGE: [usize; 4] = [2, 3, 4, 5];
 
-/// Spoils one PDU of an exchange, of connection `number`; then all is well.
+/// Spoils one PDU of an exchange, of connection `number`; then all is well. One that hangs is over when the admin
+/// time-out is.
 fn spoiled(keys: &Keys, number: usize, pdu: usize, edit: fn(&mut Vec<u8>) -> bool) {
     let target = keys.target(0);
     let tamper = Tamper::with(target.address, number, pdu, Arc::new(edit));
     let mut options = keys.options(true);
-    options.association.admin_timeout = Duration::from_secs(1);
+    options.association.admin_timeout = Duration::from_secs(5);
     let path = match host::open(&[address(tamper.address)], &options, "") {
         Ok(mut paths) => paths.remove(0),
         Err(error) => {
             assert_eq!(number, 0, "{error}");
             // The next attempt is another connection.
-            return use_path(&connect(tamper.address, &options), 3);
+            return use_path(&connect(tamper.address, &keys.options(true)), 3);
         }
     };
     let core = Core::new(path.clone());
@@ -223,11 +224,13 @@ fn spoiled(keys: &Keys, number: usize, pdu: usize, edit: fn(&mut Vec<u8>) -> boo
 /// Each message of an exchange, of the admin queue and of an I/O queue.
 fn each_spoiled(edit: fn(&mut Vec<u8>) -> bool) {
     let keys = Keys::new();
-    for number in [0, 1] {
-        for pdu in EXCHANGE {
-            spoiled(&keys, number, pdu, edit);
+    let keys = &keys;
+    std::thread::scope(|scope| {
+        for (number, pdu) in [0, 1].into_iter().flat_map(|number| EXCHANGE.map(|pdu| (number, pdu)))
+        {
+            scope.spawn(move || spoiled(keys, number, pdu, edit));
         }
-    }
+    });
 }
 
 #[test]

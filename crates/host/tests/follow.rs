@@ -149,7 +149,8 @@ fn a_path_without_io_queues_is_no_other_one() {
     half.hold(Some(1));
     let naming = Naming::new(vec![path(a.address)]);
     let mut options = options();
-    options.association.admin_timeout = Duration::from_secs(2);
+    // Who waits for it waits as long.
+    options.association.admin_timeout = Duration::from_secs(20);
     let namespace = open_discovered(&[naming.address], &options).expect("a path");
     let mut checker = Checker::new(namespace.clone());
     naming.name(vec![path(half.address)]);
@@ -160,7 +161,7 @@ fn a_path_without_io_queues_is_no_other_one() {
     half.hold(None);
     await_paths(&namespace, &[half.address]);
     checker.rounds(Duration::from_millis(20));
-    assert!(checker.longest < Duration::from_secs(1), "{:?}", checker.longest);
+    assert!(checker.longest < Duration::from_secs(10), "{:?}", checker.longest);
 }
 
 #[test]
@@ -274,7 +275,8 @@ fn a_path_that_was_given_up_is_tried_again_with_the_next_log() {
     let volume = shared_volume();
     let a = Target::serve(volume.clone(), 1, 0);
     let mut options = options();
-    options.association.ctrl_loss_tmo = Some(Duration::from_secs(3));
+    // The first connect has as long.
+    options.association.ctrl_loss_tmo = Some(Duration::from_secs(6));
     let naming = Naming::new(vec![path(a.address)]);
     let namespace = open_discovered(&[naming.address], &options).expect("a path");
     let core = Core::usable(namespace.clone());
@@ -327,14 +329,15 @@ fn logs_that_change_without_end_are_read_now_and_then() {
     let namespace = open_discovered(&[naming.address], &options()).expect("a path");
     let mut checker = Checker::new(namespace.clone());
     let (begin, before) = (Instant::now(), naming.reads());
-    while begin.elapsed() < Duration::from_secs(1) {
+    while begin.elapsed() < Duration::from_secs(1) || naming.reads() < before + 4 {
+        assert!(begin.elapsed() < PATIENCE, "{} reads only", naming.reads() - before);
         naming.name(vec![path(a.address)]);
         checker.rounds(Duration::from_millis(20));
     }
     // Twice each time, and all of it again if it has changed meanwhile.
     let (reads, time) = (naming.reads() - before, begin.elapsed());
     let most = 8 * (time.as_millis() as u64 / 100 + 1);
-    assert!(reads >= 4 && reads <= most, "{reads} in {time:?}");
+    assert!(reads <= most, "{reads} in {time:?}");
     await_paths(&namespace, &[a.address]);
 }
 

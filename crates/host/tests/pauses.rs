@@ -57,7 +57,9 @@ impl Resting {
     fn complete(&self, reads: usize) -> Duration {
         let begin = Instant::now();
         self.turn_until(|| self.done.0.borrow().len() == reads);
-        assert!(self.done.0.borrow().iter().all(|status| status.is_success()));
+        let failed: Vec<Status> =
+            self.done.0.borrow().iter().copied().filter(|status| !status.is_success()).collect();
+        assert!(failed.is_empty(), "{failed:?}");
         begin.elapsed()
     }
 }
@@ -69,7 +71,9 @@ const DEPTH: usize = 127;
 fn time_in_which_nobody_looked_is_not_the_commands() {
     let target = Target::memory();
     let mut options = options();
-    options.io_timeout = Duration::from_secs(4);
+    // Each is shorter than a pause, and not so short that a machine that stalls would use it up.
+    options.io_timeout = Duration::from_secs(8);
+    options.association.keep_alive_tmo = Duration::from_secs(8);
     let path = connect(target.address, &options);
     let core = Resting::on(path.clone());
     core.turn_until(|| core.queue.access() == Access::Optimized);
@@ -80,7 +84,7 @@ fn time_in_which_nobody_looked_is_not_the_commands() {
             core.submit(DEPTH);
             core.reactor.turn_for(Drive::Poll);
         }
-        std::thread::sleep(Duration::from_secs(9));
+        std::thread::sleep(Duration::from_secs(10));
         if !sent_before {
             core.submit(DEPTH);
         }

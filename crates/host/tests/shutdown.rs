@@ -61,6 +61,17 @@ impl Listener {
     fn shutdowns(&self) -> usize {
         self.shutdowns.load(Ordering::SeqCst)
     }
+
+    /// Waits until hosts have told of `count`, and sees that there are no more.
+    #[track_caller]
+    fn expect_shutdowns(&self, count: usize) {
+        let until = Instant::now() + PATIENCE;
+        while self.shutdowns() < count {
+            assert!(Instant::now() < until, "{} of {count}", self.shutdowns());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(self.shutdowns(), count);
+    }
 }
 
 fn forward(host: &TcpStream, mut target: &TcpStream, shutdowns: &AtomicUsize) -> io::Result<()> {
@@ -92,7 +103,7 @@ fn a_volume_that_is_closed_says_so() {
     assert_eq!(listener.shutdowns(), 0);
     drop(path);
     host::await_closed(PATIENCE);
-    assert_eq!(listener.shutdowns(), 1);
+    listener.expect_shutdowns(1);
     // The next one has a control thread of its own, or the same.
     let path = connect(listener.address, &options());
     Core::usable(path.clone()).write(0, &pattern(2, 4096));
@@ -101,24 +112,30 @@ fn a_volume_that_is_closed_says_so() {
     Core::usable(path.clone()).write(0, &pattern(3, 4096));
     drop(path);
     host::await_closed(PATIENCE);
-    assert_eq!(listener.shutdowns(), 3);
+    listener.expect_shutdowns(3);
 }
 
 #[test]
 fn a_controller_that_hangs_holds_nobody_up() {
     let _alone = alone();
     let target = Target::memory();
-    let listener = Listener::before(target.address);
-    let path = connect(listener.address, &options());
-    Core::usable(path.clone()).write(0, &pattern(1, 4096));
-    listener.hangs.store(true, Ordering::SeqCst);
-    drop(path);
-    let begin = Instant::now();
-    host::await_closed(Duration::from_millis(100));
-    assert!(begin.elapsed() < Duration::from_millis(900), "it waits no longer than it was told");
-    host::await_closed(PATIENCE);
-    assert!(begin.elapsed() < PATIENCE, "and there is nothing to wait for a second later");
-    assert_eq!(listener.shutdowns(), 1);
+    // Whether it waits no longer than it was told.
+    let is_quick = || {
+        let listener = Listener::before(target.address);
+        let path = connect(listener.address, &options());
+        Core::usable(path.clone()).write(0, &pattern(1, 4096));
+        listener.hangs.store(true, Ordering::SeqCst);
+        drop(path);
+        let begin = Instant::now();
+        host::await_closed(Duration::from_millis(100));
+        let took = begin.elapsed();
+        host::await_closed(PATIENCE);
+        assert!(begin.elapsed() < PATIENCE, "and there is nothing to wait for a second later");
+        listener.expect_shutdowns(1);
+        took < Duration::from_millis(900)
+    };
+    // Unless the machine stalls.
+    assert!((0..3).any(|_| is_quick()), "it waits longer than it was told");
 }
 
 #[test]
@@ -130,15 +147,11 @@ fn a_client_says_so_too() {
     let host = HostIdentity { nqn: HOST_NQN.into(), id: [7; 16] };
     let connect = || Client::connect(&peer, &host, &Options::default()).expect("a client");
     drop(connect());
-    assert_eq!(listener.shutdowns(), 1);
+    listener.expect_shutdowns(1);
     let client = connect();
     listener.hangs.store(true, Ordering::SeqCst);
     let begin = Instant::now();
     drop(client);
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
-    let until = Instant::now() + PATIENCE;
-    while listener.shutdowns() < 2 {
-        assert!(Instant::now() < until, "it is told");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    listener.expect_shutdowns(2);
 }

@@ -53,7 +53,7 @@ fn the_memory_of_a_write_that_is_cancelled_is_given_back_before_its_data_comes()
 fn what_a_namespace_has_or_nobody_knows_is_not_cancelled() {
     let rig = Rig::empty(2);
     let directory = directory();
-    let delay = Duration::from_secs(8);
+    let delay = Duration::from_secs(12);
     rig.add(1, file(&directory, 1 << 20, 12, 2, delay));
     let (mut admin, mut io) = rig.connect();
     let read = Command::blocks(opcode::io::READ, 1, 0, 1);

@@ -210,7 +210,6 @@ fn a_host_that_falls_silent_is_dropped() {
         witness.check();
         std::thread::sleep(Duration::from_millis(100));
     }
-    silent.socket.stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a socket");
     silent.expect_end();
     for queue in &mut idle {
         queue.expect_end();
@@ -400,7 +399,8 @@ fn each_host_is_told_of_lost_data_by_its_next_flush() {
         let rig = Rig::empty(cores);
         let lost = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&lost);
-        let at = Instant::now() + Duration::from_secs(1);
+        // All hosts are here before.
+        let at = Instant::now() + PATIENCE;
         let losing = move || Lost { count: counted.load(Ordering::Relaxed), at: Some(at) };
         rig.add(1, Arc::new(Double::over(memory(1 << 20, 12, cores)).losing(losing)));
         let (first, mut io) = rig.connect();

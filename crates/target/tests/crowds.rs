@@ -504,8 +504,11 @@ fn what_waits_is_not_begun_once_its_host_has_gone() {
             let write = Command::blocks(opcode::io::WRITE, 1, slba, 1);
             io.issue(write, Bytes::InCapsule(&[1; 4096]));
         }
-        // It has read as much as it takes, and sleeps.
-        thread::sleep(Duration::from_millis(100));
+        // Each core answers that in a turn of its own: it has read as much as it takes, and sleeps.
+        for _ in 0..20 {
+            rig.server.stats().expect("running");
+            thread::sleep(Duration::from_millis(5));
+        }
         if resets {
             sockopt::set_socket_linger(&io.socket.stream, Some(Duration::ZERO)).expect("a socket");
             drop(io);

@@ -75,17 +75,24 @@ fn more_extents_than_an_answer_holds_are_told_one_answer_after_another() {
     let rig = Rig::empty(1);
     rig.add(1, telling(|slba, blocks, runs_max| Ok(every_second(slba, blocks, runs_max))));
     let (mut admin, _io) = rig.connect();
-    let (mut at, mut answers, mut found) = (0, 0, Vec::new());
-    loop {
-        let told = ask(&mut admin, 1, at, 0, 64 << 10).expect("it makes sense");
-        answers += 1;
-        found.extend(told.extents.iter().copied());
-        at = found.last().map_or(0, |last: &Extent| last.slba + last.blocks);
-        if told.is_complete {
-            break;
+    let mut ask_all = || {
+        let (mut at, mut answers, mut found) = (0, 0, Vec::new());
+        loop {
+            let told = ask(&mut admin, 1, at, 0, 64 << 10).expect("it makes sense");
+            answers += 1;
+            found.extend(told.extents.iter().copied());
+            at = found.last().map_or(0, |last: &Extent| last.slba + last.blocks);
+            if told.is_complete {
+                return Some((answers, found));
+            }
+            if told.extents.len() != lba_status::descriptors_in(64 << 10) {
+                return None;
+            }
         }
-        assert_eq!(told.extents.len(), lba_status::descriptors_in(64 << 10));
-    }
+    };
+    // An answer ends early if it takes long, which a machine that stalls may do once.
+    let told = (0..3).find_map(|_| ask_all());
+    let (answers, found) = told.expect("all answers but the last are full");
     let all: Vec<_> = (0..BLOCKS / 2).map(|pair| (2 * pair + 1, 1)).collect();
     assert!(found == extents(&all), "each is told once");
     assert_eq!(answers, 3);
@@ -186,10 +193,14 @@ fn who_asks_on_comes_farther_also_through_a_hole_that_takes_long() {
         }),
     );
     let mut admin = rig.host().enabled();
-    let told = ask(&mut admin, 1, 0, 0, 4096).expect("it makes sense");
-    assert!(!told.is_complete);
-    let [Extent { slba, blocks: 1 }] = told.extents[..] else { panic!("{told:?}") };
-    assert!(slba >= 10);
+    let mut comes_to = || {
+        let told = ask(&mut admin, 1, 0, 0, 4096).expect("it makes sense");
+        assert!(!told.is_complete);
+        let [Extent { slba, blocks: 1 }] = told.extents[..] else { panic!("{told:?}") };
+        slba
+    };
+    // Unless the time was over before the volume was asked.
+    assert!((0..3).any(|_| comes_to() >= 10));
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn a_delay_on_one_port_holds_back_what_comes_through_that_one() {
     assert_eq!(direct.read(1, 3, 1, 4096), [0x5a; 4096]);
     assert_eq!(direct.read(1, 4, 1, 4096), [0xa5; 4096]);
     // Several at once are held back together, not one after the other; the other port is free.
-    let delay = Duration::from_secs(8);
+    let delay = Duration::from_secs(12);
     rig.server.set_delay(slow, Delays::all(delay)).expect("running");
     let start = Instant::now();
     let cids: Vec<u16> = (0..32)

@@ -61,6 +61,16 @@ pub struct Pdu {
     pub data: Vec<u8>,
 }
 
+/// Repeats what a stop of this process has interrupted: with a time-out, the kernel does not (signal(7)).
+fn uninterrupted<R>(mut work: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    loop {
+        match work() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// An ICReq, edited.
 pub fn ic_req(edit: impl FnOnce(&mut IcReq)) -> Vec<u8> {
     let common = CommonHeader { kind: Kind::IC_REQ, flags: 0, hlen: 128, pdo: 0, plen: 128.into() };
@@ -163,7 +173,7 @@ impl Socket {
     /// The connection ends without another PDU.
     pub fn expect_end(&mut self) {
         let mut byte = [0];
-        match self.stream.read(&mut byte) {
+        match uninterrupted(|| self.stream.read(&mut byte)) {
             Ok(0) => {}
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
             other => panic!("the connection should end, not give {other:?} ({byte:?})"),
@@ -281,7 +291,8 @@ impl Queue {
     /// Waits until the controller says something, and leaves that to be taken: the answer to what it has then.
     #[track_caller]
     pub fn await_word(&self) {
-        let count = self.socket.stream.peek(&mut [0]).expect("the controller says something");
+        let count = uninterrupted(|| self.socket.stream.peek(&mut [0]));
+        let count = count.expect("the controller says something");
         assert_eq!(count, 1, "the connection has ended");
     }
 
