@@ -23,9 +23,6 @@ const RECEIVE_BYTES: usize = 256 * 1024;
 /// Requests kept for reuse per core.
 const REQUESTS_MAX: usize = 4096;
 
-/// Time in which a peer that holds buffers must let one go, while others wait for any.
-const STALL_PERIOD: Duration = Duration::from_secs(2);
-
 /// How long connections may take to finish what is in progress when the server stops.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -88,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) failures: Vec<Arc<Failures>>,
     /// Commands that volumes still had when the end did not wait any longer.
     pub(crate) given_up: AtomicU64,
+    /// Time in which a peer that holds buffers must let one go, while others wait for any.
+    pub(crate) stall_period: Duration,
 }
 
 impl Exports for Shared {
@@ -249,7 +248,7 @@ impl Core {
     pub(crate) fn watch_stalls(&self) {
         if self.stall_looks.get().is_none() {
             self.stall_looks.set(Some(0));
-            self.later(STALL_PERIOD, TOKEN_STALLS);
+            self.later(self.shared.stall_period, TOKEN_STALLS);
         }
     }
 
@@ -274,7 +273,7 @@ impl Core {
             }
         }
         self.stall_looks.set(Some(looks + 1));
-        self.later(STALL_PERIOD, TOKEN_STALLS);
+        self.later(self.shared.stall_period, TOKEN_STALLS);
     }
 
     /// Lets every connection finish what is in progress, then ends the reactor.

@@ -23,7 +23,8 @@
 //! 10 s and 256 options for a handshake, 16 KiB for an option, 128 requests of at most
 //! [`PAYLOAD_MAX`] in progress per connection. Data is in the core's buffer pool, else requests wait
 //! for it, in the socket if they bring data. No connection holds more of the pool than it leaves
-//! free, and one whose peer lets nothing go for 2 s while others wait is dropped.
+//! free, and one whose peer lets nothing go for 2 s ([`ServerConfig::stall_period`]) while others
+//! wait is dropped.
 
 mod connection;
 mod core;

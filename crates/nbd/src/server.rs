@@ -35,11 +35,18 @@ pub struct ServerConfig {
     pub poll: bool,
     /// Address space of each core's buffer pool in bytes.
     pub buffer_bytes: usize,
+    /// Time in which a client that holds buffers must let one go, while others wait for any; who does not is dropped.
+    pub stall_period: Duration,
 }
 
 impl Default for ServerConfig {
     fn default() -> ServerConfig {
-        ServerConfig { cores: vec![None], poll: false, buffer_bytes: 64 << 20 }
+        ServerConfig {
+            cores: vec![None],
+            poll: false,
+            buffer_bytes: 64 << 20,
+            stall_period: Duration::from_secs(2),
+        }
     }
 }
 
@@ -118,6 +125,7 @@ impl Server {
             activity,
             failures,
             given_up: AtomicU64::new(0),
+            stall_period: config.stall_period,
         });
         let mut server =
             Server { shared, cores: Vec::new(), threads: Vec::new(), sockets: Vec::new() };

@@ -147,16 +147,28 @@ mod tests {
 
     #[test]
     fn a_socket_that_the_kernel_closes_late_is_replaced() {
+        // Where the machine stands still that may be too late: then once more.
+        assert!((0..5).any(|_| is_replaced_that_is_closed_late()), "it is never replaced");
+    }
+
+    /// Panics if it is not replaced and there was time to see that it is closed.
+    fn is_replaced_that_is_closed_late() -> bool {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let (socket, listener) = LocalSocket::bind(&path).unwrap();
         std::mem::forget(socket);
+        let begun = Instant::now();
         let kernel = thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
             drop(listener);
         });
-        let (_socket, _listener) = LocalSocket::bind(&path).unwrap();
+        let bound = LocalSocket::bind(&path);
+        let took = begun.elapsed();
         kernel.join().unwrap();
+        match bound {
+            Err(SocketError::Taken { .. }) if took >= DYING_MAX => false,
+            bound => bound.map(|_| true).unwrap(),
+        }
     }
 
     #[test]

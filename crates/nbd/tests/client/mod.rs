@@ -152,14 +152,26 @@ impl Client {
 
     /// Sends a request; returns its cookie.
     pub fn send(&mut self, kind: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> u64 {
+        self.try_send(kind, flags, offset, length, data).unwrap()
+    }
+
+    /// The same, of which the server may hang up.
+    pub fn try_send(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        offset: u64,
+        length: u32,
+        data: &[u8],
+    ) -> io::Result<u64> {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         if kind == READ {
             self.reads.insert(cookie, (offset, length));
         }
         let request = request(kind, flags, cookie, offset, length);
-        self.stream.write_all(&[&request[..], data].concat()).unwrap();
-        cookie
+        self.stream.write_all(&[&request[..], data].concat())?;
+        Ok(cookie)
     }
 
     /// Sends a request and waits for its reply, which is the next.
