@@ -106,9 +106,13 @@ fn is_alive(mut stream: &UnixStream) -> bool {
         return true;
     }
     // Hung up on: nobody is there any more. Silence: somebody is, who speaks something else.
-    match stream.read(&mut [0]) {
-        Ok(count) => count > 0,
-        Err(error) => error.kind() != io::ErrorKind::ConnectionReset,
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(count) => return count > 0,
+            // Who is stopped and continued meanwhile has heard nothing of them.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return error.kind() != io::ErrorKind::ConnectionReset,
+        }
     }
 }
 
