@@ -20,14 +20,16 @@ device_now() {
     for link in /sys/class/nvme-generic/ng*; do
         path=$(readlink -f "$link")
         [[ $(tr -d ' ' <"${path%/*}/serial") == "$1" ]] || continue
-        [[ $(<"${path%/*}/nvme${path##*/ng}/nsid") == "$2" ]] && echo "/dev/${path##*/}" && return
+        # Its node is made after it.
+        [[ $(<"${path%/*}/nvme${path##*/ng}/nsid") == "$2" && -c /dev/${path##*/} ]] && echo "/dev/${path##*/}" && return
     done
     return 1
 }
 device() {
-    local until=$((SECONDS + 30))
+    local until=$((SECONDS + 30)) late=0
     until device_now "$@" 2>/dev/null; do
-        ((SECONDS < until)) || die "no namespace $2 of $1: $(nvme list -v 2>&1)"
+        ((!late)) || die "no namespace $2 of $1: $(nvme list -v 2>&1)"
+        ((SECONDS < until)) || late=1
         sleep 0.2
     done
 }

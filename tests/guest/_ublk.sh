@@ -7,6 +7,7 @@
 #   each_queue                    of each queue whose program was in the kernel and that has ended: requests, returns
 #   begin_counted_load             has DEVICE, whose program is statistics.bpf.o, written to and verified until it is ended
 #   end_counted_load               ends that: no error, no mistake, and the program has counted each request; sets fio_count
+#   in_flight COUNT               whether so many writes of DEVICE are under way with its server, or more
 #   hold_node                     opens the driver's side of DEVICE, as a server does, if none has it: descriptor 9
 #   has_feature NAME              whether this kernel's driver has it
 
@@ -51,6 +52,7 @@ begin_counted_load() {
 
 end_counted_load() {
     local counted
+    await 60 heeds "$LOAD"
     kill -INT "$LOAD" || true
     wait "$LOAD" || true
     # Before that it says that it was interrupted.
@@ -73,6 +75,11 @@ ublk_stop() {
     wait "$UBLK_SERVER" || status=$?
     expect "the ublk server's exit status after SIGTERM" $status 0
     expect "the device after the end" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
+}
+
+in_flight() {
+    local writes
+    read -r _ writes <"/sys/block/${DEVICE##*/}/inflight" && ((writes >= $1))
 }
 
 hold_node() { exec 9<>"/dev/ublkc$ID"; } 2>/dev/null

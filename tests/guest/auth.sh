@@ -34,14 +34,14 @@ logged 'DHHC-1' && die "a key stands in the log"
 fails connect -q "$HOST" -I "$ID"
 makes "$WORK/wrong.key" 0 32
 fails as_host "$(<"$WORK/wrong.key")"
-await 10 logged "host refused: authentication has failed.*$HOST.*why=the keys differ"
+await 30 logged "host refused: authentication has failed.*$HOST.*why=the keys differ"
 logged 'host connected' && die "somebody was let in"
 expect_json <(ctl controller list -o json) length 0
 
 # With it, by one queue and several; the kernel says by what.
 as_host "$key" -i 2
-await 10 said "$AGREED"
-await 10 logged "host connected.*$HOST"
+await 30 said "$AGREED"
+await 30 logged "host connected.*$HOST"
 device=$(namespace 1)
 verified_io "$device" 8M
 ctl controller list -o json >"$WORK/list.json"
@@ -59,8 +59,8 @@ for group in null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192; do
             --dhchap-hash "$hash" --dhchap-dhgroup "$group"
         kernel_from_now
         as_host "$key" --dhchap-ctrl-secret="$ctrl" -i 1
-        await 10 said "qid 0: authenticated with hash hmac\\($hash\\) dhgroup $group"
-        await 10 said 'qid 0: controller authenticated'
+        await 30 said "qid 0: authenticated with hash hmac\\($hash\\) dhgroup $group"
+        await 30 said 'qid 0: controller authenticated'
         dd if="$(namespace 1)" of=/dev/null bs=64k count=16 iflag=direct status=none
         disconnect
     done
@@ -92,7 +92,7 @@ await 30 eval '! is_live "$controller"'
 kernel_from_now
 serve mem:64M --host-key "$HOST=$WORK/host.key"
 await 60 is_live "$controller"
-await 10 said "$AGREED"
+await 30 said "$AGREED"
 dd if="$(namespace 1)" of=/dev/null bs=64k count=4 iflag=direct status=none
 ctl host list
 disconnect

@@ -32,6 +32,7 @@ serve "$fdp?passthrough=io"
 connect
 remote=$(namespace 1)
 remote=/dev/ng${remote#/dev/nvme}
+await 20 test -c "$remote"
 expect "the status through our target" "$(units "$remote")" "32768 32768 32768 32768"
 give "$remote" io 0x01 cdw10=8 cdw12=$((7 | 2 << 20)) cdw13=$((1 << 16)) data="$WORK/a"
 expect "after a remote write by handle 1" "$(units "$fdp")" "32768 32760 32768 32768"

@@ -16,7 +16,8 @@ from=1
 in_order() {
     local wanted found
     for wanted in "$@"; do
-        found=$(tail -n "+$from" "$trace" | grep -nE -m1 "$wanted") \
+        # No pipe: it would fail where the one end is done before the other.
+        found=$(grep -nE -m1 "$wanted" < <(tail -n "+$from" "$trace")) \
             || die "no '$wanted' from line $from on in: $(<"$trace")"
         from=$((from + ${found%%:*}))
     done

@@ -72,14 +72,25 @@ fails() {
     printf '%s\n' "$said"
 }
 
-# await SECONDS COMMAND...: until the command succeeds
+# await SECONDS COMMAND...: until the command succeeds. Once more after that time: a machine that stood still has to look, too.
 await() {
-    local until=$((SECONDS + $1))
+    local until=$((SECONDS + $1)) late=0
     shift
     until "$@"; do
-        ((SECONDS < until)) || die "did not come true: $*"
+        ((!late)) || die "did not come true: $*"
+        ((SECONDS < until)) || late=1
         pause 0.1
     done
+}
+
+# heeds PROCESS: whether it has a handler of SIGINT, or has ended. In the background a program ignores that until it has one.
+heeds() {
+    local name mask
+    [[ -e /proc/$1 ]] || return 0
+    while read -r name mask; do
+        if [[ $name == SigCgt: ]] && ((16#${mask: -1} & 2)); then return; fi
+    done 2>/dev/null <"/proc/$1/status"
+    return 1
 }
 
 # says FILE REGEX: whether a line of it says so by now; without a program, as what is asked again and again has to be: it
@@ -246,7 +257,7 @@ state() {
 # mend NAME STATE [VOLUME]: it is not there; then that is done which is said to mend it. It is root who runs it here.
 mend() {
     expect "$1 at first" "$(state "$1" "${@:3}")" "$2"
-    local how module until=$((SECONDS + 20))
+    local how module until late=0
     how=$(jq -r --arg name "$1" '.checks[] | select(.name == $name) | .mend' "$WORK/doctor.json")
     # What follows in parentheses is for people.
     how=${how%%   (*}
@@ -259,8 +270,10 @@ mend() {
         eval "$how"
     ) || die "the mend of $1 fails: $how"
     # Devices take a while to appear.
+    until=$((SECONDS + 60))
     until [[ $(state "$1" "${@:3}") == ok ]]; do
-        ((SECONDS < until)) || die "$1 after '$how': $(jq -c --arg name "$1" '.checks[] | select(.name == $name)' "$WORK/doctor.json")"
+        ((!late)) || die "$1 after '$how': $(jq -c --arg name "$1" '.checks[] | select(.name == $name)' "$WORK/doctor.json")"
+        ((SECONDS < until)) || late=1
         pause 0.5
     done
     echo "$1: $how"

@@ -10,7 +10,8 @@ subsystem=$NVMET/subsystems/$NQN
 echo 0 >"$subsystem/namespaces/2/enable"
 echo ef90689c-6c46-d44c-89c1-4067801309a8 >"$subsystem/namespaces/2/device_nguid"
 echo 1 >"$subsystem/namespaces/2/enable"
-connect --reconnect-delay=1
+# It does not come back while its target is being taken apart: one that is told that it is not let in gives up.
+connect --reconnect-delay=5
 controller=$(controllers)
 devices=("$(namespace 1)" "$(namespace 2)")
 

@@ -18,16 +18,20 @@ cmp -n $((20 << 20)) "$WORK/data" "$SCRATCH/a.img" || die "the target's file has
     >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
 await 60 says "$WORK/nbd.log" ready
-verify() { # verify EXPORT
-    fio --name="$1" --ioengine=nbd --uri="nbd+unix:///$1?socket=$WORK/nbd.sock" --rw=randrw \
-        --bssplit=4k/60:16k/20:128k/15:1M/5 --iodepth=16 --size=32M --time_based --runtime=10 \
+verify() { # verify EXPORT: in the background, where a signal is fio's own
+    exec fio --name="$1" --ioengine=nbd --uri="nbd+unix:///$1?socket=$WORK/nbd.sock" --rw=randrw \
+        --bssplit=4k/60:16k/20:128k/15:1M/5 --iodepth=16 --size=32M --time_based --runtime=600 \
         --verify=crc32c --verify_fatal=1 --verify_backlog=128 --serialize_overlap=1 --randseed=1 \
         --output-format=json --output="$WORK/$1.json"
 }
+# Whether the file of either has been written to since that mark was made.
+both_written() { [[ $SCRATCH/a.img -nt $WORK/mark && $SCRATCH/b.img -nt $WORK/mark ]]; }
+touch "$WORK/mark"
 verify plain &
 plain=$!
 verify digests &
 digests=$!
+await 60 both_written
 # lost COUNT: whether each of the two volumes has lost its path, and found it again, so often
 lost() {
     (($(grep -c "path is lost" "$WORK/nbd.log") >= 2 * $1 && $(grep -c "path is live" "$WORK/nbd.log") >= 2 * ($1 + 1)))
@@ -40,8 +44,19 @@ for round in 1 2; do
     ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/1/subsystems/$NQN"
     await 20 lost "$round"
 done
+# They go on after that.
+for _ in 1 2 3; do
+    touch "$WORK/mark"
+    await 60 both_written
+    pause 1
+done
 for name in plain digests; do
-    wait "${!name}" || die "fio on $name: $(grep -m20 -iE "fio|verify|error" "$WORK/$name.json") $(tail -n 20 "$WORK/nbd.log")"
+    status=0
+    kill -INT "${!name}"
+    # 128: by the signal, of which it says something before the JSON.
+    wait "${!name}" || status=$?
+    ((status == 0 || status == 128)) || die "fio on $name: $(grep -m20 -iE "fio|verify|error" "$WORK/$name.json") $(tail -n 20 "$WORK/nbd.log")"
+    sed -i '/^{/,$!d' "$WORK/$name.json"
     expect_json "$WORK/$name.json" '[.jobs[].error] | add' 0
     # Some hundred on a quiet machine; more than a queue's worth in any case.
     expect_json "$WORK/$name.json" '.jobs[0].write.total_ios > 16' true
@@ -73,6 +88,7 @@ for place in trtype:tcp adrfam:ipv4 traddr:127.0.0.1 trsvcid:$((PORT + 1)); do
     echo "${place#*:}" >"$NVMET/ports/2/addr_${place%%:*}"
 done
 ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
+two_live() { (($(grep -c "path is live" "$WORK/two.log") >= 2)); }
 # lose_one QUIESCE_TIME: sets `longest` to how many milliseconds the longest write took
 lose_one() {
     local quiesce=$1 door fio status=0
@@ -81,6 +97,7 @@ lose_one() {
         --socket "$WORK/two.sock" --log info >"$WORK/two.log" 2>&1 </dev/null &
     door=$!
     await 60 says "$WORK/two.log" ready
+    await 60 two_live
     touch "$WORK/begun"
     fio --name=two --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/two.sock" --rw=randwrite --bs=64k --iodepth=32 --size=32M \
         --time_based --runtime=60 --randseed=1 --output-format=json --output="$WORK/two.json" &

@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 90
+# limit: 240
 # Volumes that cannot be served: one clear line, exit status 1, and nothing is touched.
 . "$(dirname "$0")/harness.sh"
 
@@ -7,7 +7,7 @@
 refused() {
     local word=$1 status=0
     shift
-    timeout 20 "$NVLANE" serve --listen 127.0.0.1:4450 --socket "$WORK/refused.sock" \
+    timeout 120 "$NVLANE" serve --listen 127.0.0.1:4450 --socket "$WORK/refused.sock" \
         --data-dir "$WORK/refused" "$@" >"$WORK/said" 2>&1 </dev/null || status=$?
     expect "exit status of: serve $*" $status 1
     expect "lines said about: serve $*" "$(grep -c . "$WORK/said")" 1
@@ -29,7 +29,7 @@ truncate -s 1M "$SCRATCH/secret"
 chmod 600 "$SCRATCH/secret"
 mkdir -m 777 "$WORK/nobody"
 status=0
-setpriv --reuid 65534 --regid 65534 --clear-groups timeout 20 "$NVLANE" serve \
+setpriv --reuid 65534 --regid 65534 --clear-groups timeout 120 "$NVLANE" serve \
     --listen 127.0.0.1:4450 --socket "$WORK/nobody/ctl" --data-dir "$WORK/nobody/data" \
     "$SCRATCH/secret" >"$WORK/said" 2>&1 </dev/null || status=$?
 expect "exit status with an unreadable volume" $status 1
@@ -44,7 +44,7 @@ verified_io "$(namespace 1)" 8M
 disconnect
 # The port is taken.
 status=0
-timeout 20 "$NVLANE" serve --listen "127.0.0.1:$PORT" --socket "$WORK/x.sock" --data-dir "$WORK/x" \
+timeout 120 "$NVLANE" serve --listen "127.0.0.1:$PORT" --socket "$WORK/x.sock" --data-dir "$WORK/x" \
     mem:1M >"$WORK/said" 2>&1 </dev/null || status=$?
 expect "exit status when the port is taken" $status 1
 expect_match "what is said when the port is taken" "$(<"$WORK/said")" "$PORT"

@@ -42,7 +42,7 @@ stop
 NVLANE_DATA=$WORK/default
 "$NVLANE" serve --listen 127.0.0.1:4440 --socket "$WORK/default.sock" --data-dir "$NVLANE_DATA" >"$WORK/default.log" 2>&1 &
 SERVER=$!
-await 20 says "$WORK/default.log" 'nvme connect'
+await 90 says "$WORK/default.log" 'nvme connect'
 NQN=$(sed -nE '/nvme connect /{s/.*nvme connect .*-n ([^ ]+).*/\1/p;q}' "$WORK/default.log")
 nvme connect -t tcp -a 127.0.0.1 -s 4440 -n "$NQN"
 device=$(namespace 1)
@@ -52,7 +52,7 @@ disconnect
 stop
 "$NVLANE" serve --listen 127.0.0.1:4440 --socket "$WORK/default.sock" --data-dir "$NVLANE_DATA" >"$WORK/default2.log" 2>&1 &
 SERVER=$!
-await 20 says "$WORK/default2.log" 'nvme connect'
+await 90 says "$WORK/default2.log" 'nvme connect'
 nvme connect -t tcp -a 127.0.0.1 -s 4440 -n "$NQN"
 cmp -n $((1 << 20)) "$WORK/sample" "$(namespace 1)" || die "the default volume lost what was written"
 disconnect

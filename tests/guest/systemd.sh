@@ -101,6 +101,7 @@ under_load() {
     fio --name=load --filename=$DEVICE --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=16k --size=16M --verify=crc32c \
         --verify_fatal=1 --verify_backlog=64 --time_based --runtime=600 --randseed=4 --output-format=json --output="$WORK/load.json" &
     load=$!
+    await 60 heeds $load
     sleep 1
     "$@"
     sleep 1

@@ -212,6 +212,7 @@ for way in "${ways[@]}"; do
         kill -0 "$load" || die "fio: $(<"$WORK/load")"
         kill -0 "$ledger" || die "round $round: $(<"$WORK/ledger.log")"
     done
+    await 60 heeds "$load"
     sleep 1
     kill "$ledger" || die "in the end: $(<"$WORK/ledger.log")"
     wait "$ledger" || true

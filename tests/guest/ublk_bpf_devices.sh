@@ -37,6 +37,7 @@ if has_feature QUIESCE; then
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k --size=12M --offset=10M \
         --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=300 --randseed=3 >"$WORK/load" 2>&1 &
     load=$!
+    await 60 heeds "$load"
     sleep 1
     # One that does not fit changes nothing: the server stays.
     said=$(fails "$NVLANE" ublk upgrade "$ID" "bpf:$bpf/snapshot.bpf.o(/dev/ram0,/dev/ram1)")

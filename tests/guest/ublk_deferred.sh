@@ -98,6 +98,7 @@ load() {
 }
 
 end_load() {
+    await 60 heeds "$load"
     kill -INT "$load"
     local status=0
     wait "$load" || status=$?

@@ -61,6 +61,7 @@ for port in "$PORT" "$second"; do
     # The path is back before the other one goes.
     await 30 connected "$port"
 done
+await 60 heeds "$load"
 kill -INT "$load"
 # 128: by the signal, of which it says something before the JSON.
 wait "$load" || (($? == 128)) || die "fio: $(tail -n 30 "$WORK/load.json")"
@@ -109,7 +110,7 @@ dd if="$WORK/block" of="$DEVICE" bs=4k count=1 seek=1000 oflag=direct conv=notru
 kill -STOP "$SERVER"
 "$NVLANE" ublk del 9 &
 deleting=$!
-await 10 test ! -e /dev/ublkc9
+await 30 test ! -e /dev/ublkc9
 said=$(fails "$NVLANE" ublk add mem:16M -n 9 --background)
 expect_match "a number whose server still flushes" "$said" 'ublkb9 is deleted, and its server has not ended'
 kill -CONT "$SERVER"

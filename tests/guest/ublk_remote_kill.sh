@@ -11,8 +11,9 @@ has_feature USER_RECOVERY_REISSUE || lacks "this kernel's ublk has no recovery"
 NQN=nqn.2026-11.io.nvlane:killed
 image=$SCRATCH/killed.img
 truncate -s 64M "$image"
-# What the slow target needs for a write: more than a successor needs to start, less than it trusts in silence.
-SLOW=12
+# What the slow target needs for a write: more than a successor needs to start, less than the silence that it trusts: 31 s, twice
+# keep_alive_tmo and quiesce_time.
+SLOW=20
 
 # target PORT VOLUME: one of the two
 target() {
@@ -36,10 +37,10 @@ under_way() {
 }
 
 target 4421 "delay:write=${SLOW}s(file:$image)"
-ublk_add "tcp://127.0.0.1:4421,127.0.0.1:4422/$NQN?ns=1&keep_alive_tmo=10s&reconnect_delay=200ms" --recover -d 4
+ublk_add "tcp://127.0.0.1:4421,127.0.0.1:4422/$NQN?ns=1&keep_alive_tmo=15s&reconnect_delay=200ms" --recover -d 4
 put A &
 writer=$!
-await 10 under_way
+await 30 under_way
 kill -KILL "$UBLK_SERVER"
 killed=$SECONDS
 wait "$UBLK_SERVER" 2>/dev/null || true
