@@ -245,8 +245,8 @@ fn reads_by_core(path: &PathReport) -> Vec<u64> {
     sent.collect()
 }
 
-/// The quick path's share of what each of two cores has read, which together keep eight commands in flight for a second,
-/// and until each of their users has read so often. The other path takes 50 ms more.
+/// The quick path's share of what each of two cores has read, which together keep eight commands in flight for a
+/// second, and until each of their users has read so often. The other path takes 50 ms more.
 fn shares_of_the_quick_path(policy: Policy, reads_min: u32) -> [f64; 2] {
     let volume = memory(1 << 20, 9, 4);
     let late = Delay::new(volume.clone(), Delays::all(Duration::from_millis(50)));

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How long each command is held.
 const HOLD: Duration = Duration::from_secs(2);
-/// Much longer than a Connect waits for what its host has left behind, which is 5 s. What is left of it then is less than a
-/// server that stops waits.
+/// Much longer than a Connect waits for what its host has left behind, which is 5 s. What is left of it then is less than
+/// a server that stops waits.
 const LONG_HOLD: Duration = Duration::from_secs(14);
 
 /// Holds each command, and forgets it if it is not kept until that comes back, as queues may
@@ -174,7 +174,7 @@ fn a_queue_is_kept_until_all_has_come_back() {
     // The target has time to see the end; the connection is then gone, and the namespace soon.
     std::thread::sleep(HOLD / 4);
     rig.server.remove_namespace(NQN, 1).expect("it is served");
-    // The other end is heard of when all of it was carried out. A target that saw the first end late has answered before.
+    // The other end is heard of when all of it was carried out. If the target saw this end late, it answers before.
     io.expect_end();
     let took = begin.elapsed();
     assert!(!forgotten.load(Ordering::SeqCst), "the queue was dropped with its commands");
