@@ -35,4 +35,6 @@ kernel_serve "$loop"
 trap 'disconnect; kernel_stop; losetup -d "$loop"' EXIT
 connect
 without=$(namespace 1)
-model device,block,without,moved,delay,rate COPY_DEVICES="$plain,/dev/nvme${plain#/dev/ng},/dev/ng${without#/dev/nvme}"
+without=/dev/ng${without#/dev/nvme}
+await 20 test -c "$without"
+model device,block,without,moved,delay,rate COPY_DEVICES="$plain,/dev/nvme${plain#/dev/ng},$without"

@@ -89,9 +89,21 @@ thread_of() {
     done
     return 1
 }
-# spins IDLE: whether the thread uses its processor for a second without work, where it is to sleep after that time
-spins() {
-    local process thread before after
+# has_spun, has_slept: whether the thread has used its processor without work, and whether it does not
+has_spun() { (($(time_of) - before > 100000000)); }
+has_slept() {
+    before=$(time_of)
+    pause 1
+    (($(time_of) == before))
+}
+time_of() {
+    local used
+    read -r used _ <"/proc/$process/task/$thread/schedstat"
+    echo "$used"
+}
+# idles IDLE WHICH: one that is to sleep after that time without work has done that of the two
+idles() {
+    local process thread before
     rm -f "$WORK/go"
     : >"$WORK/said"
     "$EXAMPLE" "$plain?sqpoll=1&sqpoll_idle=$1" io 0x00 again="$WORK/go" >"$WORK/out" 2>"$WORK/said" &
@@ -100,18 +112,13 @@ spins() {
     thread=$(thread_of "$process") || die "nobody submits: $(<"$WORK/said")"
     expect "processors of the thread" "$(sed -n 's/^Cpus_allowed_list:\t//p' "/proc/$process/task/$thread/status")" 1
     pause 0.5
-    read -r before _ <"/proc/$process/task/$thread/schedstat"
-    pause 1
-    read -r after _ <"/proc/$process/task/$thread/schedstat"
+    before=$(time_of)
+    await 20 "$2"
     : >"$WORK/go"
     wait "$process" || die "a command after a pause: $(<"$WORK/said")"
-    SPINS=$((after - before > 100000000))
-    ((SPINS || after == before)) || die "the thread neither spins nor sleeps: $before, $after"
 }
-spins 50ms
-expect "spinning after 50 ms" $SPINS 0
-spins 30s
-expect "spinning for 30 s" $SPINS 1
+idles 50ms has_slept
+idles 30s has_spun
 
 for kind in small big mixed; do
     block_commands "$plain" $lba kind=$kind >/dev/null

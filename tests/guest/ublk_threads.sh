@@ -63,6 +63,7 @@ ublk_add "$image" --recover -d 32 --threads 2
 fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=32 --rw=randrw --bsrange=512-128k --size=16M \
     --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=900 >"$WORK/load" 2>&1 &
 load=$!
+await 60 heeds "$load"
 pause 1
 kill -KILL "$UBLK_SERVER"
 wait "$UBLK_SERVER" 2>/dev/null || true

@@ -31,12 +31,12 @@ ctl metrics --file "$WORK/nvlane.prom"
 grep -q "^nvlane_host_connections{nqn=\"$NQN\",host=\".*\"} 3$" "$WORK/nvlane.prom" \
     || die "other connections: $(grep host_ "$WORK/nvlane.prom")"
 disconnect
-await 10 logged 'host disconnected .* why=shut down by the host'
+await 30 logged 'host disconnected .* why=shut down by the host'
 
 # A host that is not listed.
 ctl host disallow '*'
 fails connect -i 1
-await 10 logged "host refused .*$NQN.* why=\"it is not on the subsystem's list\""
+await 30 logged "host refused .*$NQN.* why=\"it is not on the subsystem's list\""
 ctl host allow '*'
 
 # At boot.
