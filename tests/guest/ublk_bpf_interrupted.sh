@@ -18,22 +18,38 @@ for name in slow held; do printf "${name:0:1}%.0s" {1..4096} >"$WORK/$name"; don
 put() { dd if="$1" of="$DEVICE" bs=4096 seek="$2" count=1 oflag=direct conv=notrunc status=none; }
 at() { dd if="$image" bs=4096 skip="$1" count=1 status=none; }
 
-# begin: a device whose program is being replaced, with a write that it waits for and one that is held back
-begin() {
+# try_to_begin: a device whose program is being replaced, with a write that it waits for and one that is held back. Fails
+# where the machine stood still for so long that it is not, and takes the device away.
+try_to_begin() {
+    local turn
     rm -f "$image"
     truncate -s 16M "$image"
     in_kernel "bpf:$bpf/tests/late.bpf.o($image)" -q 2 -d 16
     put "$WORK/slow" 1 &
     slow=$!
-    pause 1
+    await 30 in_flight 1
     "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" >"$WORK/first" 2>&1 &
     first=$!
     pause 4
     put "$WORK/held" 9 &
     held=$!
+    for ((turn = 0; turn < 30; turn++)); do
+        in_flight 2 && break
+        pause 0.1
+    done
     pause 0.5
-    cmp -s /dev/zero <(at 1) -n 4096 || die "the write that is to be slow is there already"
-    cmp -s /dev/zero <(at 9) -n 4096 || die "nothing is held back"
+    in_flight 2 && cmp -s /dev/zero <(at 1) -n 4096 && cmp -s /dev/zero <(at 9) -n 4096 && return
+    echo "not held back: $(tr '\n' ' ' <"$WORK/first")"
+    wait $slow || die "the slow write failed"
+    wait $held || die "a write that was not held back failed"
+    wait $first || die "nothing but one slow write, and not replaced: $(<"$WORK/first")"
+    ublk_stop
+    return 1
+}
+begin() {
+    local attempt
+    for attempt in 1 2 3 4 5; do try_to_begin && return; done
+    die "in $attempt attempts nothing was held back"
 }
 
 # written: both writes have ended without an error, and their bytes are there
@@ -66,18 +82,32 @@ ends() {
     expect "devices after $what" "$(compgen -G '/dev/ublk[bc]*' || true)" ""
     expect "what is noted after $what" "$(compgen -G "/run/nvlane/ublk-$ID.*" || true)" ""
 }
-# too_long PLACE: the write to block 16 takes 25 s, of which 15 are waited for
-too_long() {
-    local said
+is_idle() { ! in_flight 1; }
+# waited PLACE: a write to block 16 takes 25 s, of which a replacement waits for 15, and gives up: sets `said`. Fails where the
+# machine stood still for so long that the write has ended, and takes the device away.
+waited() {
     rm -f "$image"
     truncate -s 16M "$image"
     ublk_add "bpf:$bpf/tests/late.bpf.o($image)" -q 2 -d 16 --bpf "$1"
     put "$WORK/slow" 2 &
     slow=$!
-    pause 1
-    said=$(fails "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o")
+    await 30 in_flight 1
+    if said=$("$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" 2>&1) || ! kill -0 $slow 2>/dev/null; then
+        # It is in place of the other once the write has ended, and not before.
+        await 3 is_idle
+        echo "the slow write has ended: $said"
+        wait $slow || die "the slow write failed"
+        ublk_stop
+        return 1
+    fi
+}
+too_long() {
+    local said attempt
+    for attempt in 1 2 3; do
+        waited "$1" && break
+        ((attempt < 3)) || die "in the $1, a replacement waited each time until the write had ended: $said"
+    done
     expect_match "a replacement that waits too long, in the $1" "$said" 'requests in flight have not ended within 15 s'
-    kill -0 $slow || die "the slow write has ended: $said"
     expect_match "the program then" "$("$NVLANE" ublk list)" 'late\.bpf\.o'
     put "$WORK/held" 9
     cmp "$WORK/held" <(at 9) || die "in the $1: other bytes after the pause was given up"
