@@ -31,7 +31,7 @@ fn in_flight(daemon: &Daemon) -> Child {
     write
 }
 
-/// Whose writes take long.
+/// Whose writes take long. A stop waits 10 s for them: what is to end in time has seconds left before and after.
 fn volume(dir: &Path, delay: &str) -> String {
     File::create(dir.join("a.img")).unwrap().set_len(1 << 20).unwrap();
     format!("delay:write={delay}(file:{})", dir.join("a.img").display())
@@ -44,7 +44,7 @@ fn is_written(dir: &Path) -> bool {
 #[test]
 fn what_a_volume_holds_is_carried_out() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(dir.path(), &[&volume(dir.path(), "8s")]);
+    let daemon = Daemon::start(dir.path(), &[&volume(dir.path(), "6s")]);
     let mut write = in_flight(&daemon);
     let (status, log) = daemon.stop("TERM");
     write.kill().unwrap();
@@ -58,7 +58,7 @@ fn what_a_volume_holds_is_carried_out() {
 #[test]
 fn what_a_lost_host_has_left_is_carried_out() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(dir.path(), &[&volume(dir.path(), "8s")]);
+    let daemon = Daemon::start(dir.path(), &[&volume(dir.path(), "6s")]);
     let mut write = in_flight(&daemon);
     write.kill().unwrap();
     write.wait().unwrap();
@@ -153,7 +153,7 @@ fn stop_nbd(dir: &Path, volume: &str) -> (Option<i32>, String) {
 #[test]
 fn nbd_carries_out_what_a_volume_holds() {
     let dir = tempfile::tempdir().unwrap();
-    let (status, log) = stop_nbd(dir.path(), &volume(dir.path(), "7s"));
+    let (status, log) = stop_nbd(dir.path(), &volume(dir.path(), "6s"));
     assert_eq!(status, Some(0), "{log}");
     assert!(log.contains("everything is flushed"), "{log}");
     assert!(is_written(dir.path()), "{log}");
