@@ -30,6 +30,11 @@ pub fn records_of(dir: &Path) -> PathBuf {
     entries.find(|path| path.extension().is_some_and(|it| it == "jobs")).unwrap()
 }
 
+/// The record of one of them, of whose daemon is gone.
+pub fn record_of(dir: &Path, id: u64) -> Value {
+    serde_json::from_slice(&fs::read(records_of(dir).join(format!("{id}.json"))).unwrap()).unwrap()
+}
+
 pub fn job(daemon: &Daemon, id: u64) -> Value {
     let jobs = daemon.call("job_list", json!({}));
     let found = jobs.as_array().unwrap().iter().find(|job| job["id"] == id);
@@ -321,8 +326,7 @@ fn a_job_that_goes_on_does_not_take_its_target_for_zero() {
     eventually("work", || fs::read(&b).unwrap()[..65536].iter().any(|byte| *byte != 0));
     daemon.kill();
     // What was flushed on a slow machine stays. A daemon that has started may have done all of it before it is asked.
-    let record = fs::read(records_of(dir.path()).join("1.json")).unwrap();
-    let record: Value = serde_json::from_slice(&record).unwrap();
+    let record = record_of(dir.path(), 1);
     let durable = record["durable"].as_u64().unwrap() as usize;
     assert!(durable < 8 << 20, "nothing is left to do: {record}");
     // The source is empty by now.
