@@ -244,6 +244,11 @@ impl Loader {
             if name.starts_with(KERNEL_MAPS) {
                 continue;
             }
+            if name.starts_with('.') {
+                let what =
+                    "is named as sections are, by which variables are known; C has no such names";
+                return Err(LoadError::Map { map: name.to_owned(), what });
+            }
             let untyped = "has no type information: compile with -g";
             let types =
                 types.ok_or_else(|| LoadError::Map { map: name.to_owned(), what: untyped })?;
@@ -433,6 +438,21 @@ mod tests {
         let span = |(start, end)| Span { start, end };
         let spans = [(9, 12), (0, 4), (2, 3), (4, 6), (7, 8)].map(span).to_vec();
         assert_eq!(merged(spans), [(0, 6), (7, 8), (9, 12)].map(span));
+    }
+
+    /// A map could be taken for a section's variables, in the kernel too.
+    #[test]
+    fn a_map_is_not_named_like_a_section() {
+        let mut object = with_symbols("nvlane_kernel_route", 0, |_| {}, b"");
+        let (name, other) = (b"\0latencies\0", b"\0.atencies\0");
+        let places: Vec<usize> =
+            (0..object.len() - name.len()).filter(|at| object[*at..].starts_with(name)).collect();
+        // Of its symbol, here twice, and of its type.
+        assert_eq!(places.len(), 3);
+        places.iter().for_each(|at| object[*at..][..name.len()].copy_from_slice(other));
+        let refused = load(&object).map(drop).unwrap_err();
+        let is_it = |map: &str| map == ".atencies";
+        assert!(matches!(&refused, LoadError::Map { map, .. } if is_it(map)), "{refused}");
     }
 
     #[test]

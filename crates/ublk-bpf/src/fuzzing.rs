@@ -71,6 +71,12 @@ mod tests {
         }
     }
 
+    /// One that is named like a section of variables.
+    #[test]
+    fn a_map_that_could_be_taken_for_another_is_refused() {
+        assert!(!fuzz_link(&[3, 12, 0, 21, 68, 31, 0, 0, 0, 0, 0, 0, 0]));
+    }
+
     fn edits() -> impl Strategy<Value = Vec<u8>> {
         let value = prop_oneof![0..64_u64, any::<u64>(), (0..4096_u64).prop_map(|it| it * 8)];
         let place = prop_oneof![0..64_u16, any::<u16>()];
