@@ -353,6 +353,11 @@ mod tests {
 
     #[test]
     fn a_large_map_can_be_changed_while_it_is_told() {
+        // On a busy machine who waits may be late each time that he could: then once more.
+        assert!((0..10).any(|_| is_changed_while_it_is_told()), "it waits until all is told");
+    }
+
+    fn is_changed_while_it_is_told() -> bool {
         let map = hash(8 * PIECE_ENTRIES + 1);
         (0..8 * PIECE_ENTRIES).for_each(|key| put(&map, key, 1));
         let (sender, receiver) = mpsc::channel();
@@ -373,7 +378,7 @@ mod tests {
                 }
             });
         });
-        assert!(changed_at.is_some(), "it waits until all of the map is told");
         assert!(told >= 8 * PIECE_ENTRIES, "{told}");
+        changed_at.is_some()
     }
 }
