@@ -87,18 +87,18 @@ impl Scenario for Aio {
             (_, false, true) => (200, 5),
             (_, false, false) => (200, 11),
         };
+        let installed = peers::fio::version_with(peers::fio::ENGINE);
         let mut bench = Bench {
             report: Report::new(self.name()),
             window: guest::window(Duration::from_millis(window_ms)),
             turns,
             core: options.client_core,
-            fio: peers::fio::version_with(peers::fio::ENGINE).is_ok(),
+            fio: installed.is_ok(),
             table: Vec::new(),
             worst: (f64::INFINITY, String::new()),
             dropins: 0,
         };
-        let fio = peers::fio::version_with(peers::fio::ENGINE).unwrap_or_else(|why| why);
-        bench.report.machine.peers.insert("fio".into(), fio);
+        bench.report.machine.peers.insert("fio".into(), installed.unwrap_or_else(|why| why));
         let file = Place::of_file(options)?;
         let stage = if wants_device && !named {
             Some(Stage::new().context("null_blk cannot be set up")?)

@@ -74,7 +74,7 @@ fn row_name(case: &Case, policy: &str) -> String {
 
 fn is_asked_for(case: &Case, policy: &str, options: &Options) -> bool {
     let is_quick = case.quick && policy == POLICIES[POLICIES.len() - 1];
-    options.wants(&row_name(case, policy)) && (is_quick || !options.quick)
+    (is_quick || !options.quick) && options.wants(&row_name(case, policy))
 }
 
 /// The report with its table and its bars, without rows.

@@ -6,21 +6,29 @@ use super::{BYTES, Runs, Window};
 use crate::bench::peers::fio::{self, number};
 use crate::bench::pipeline::histogram;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+/// What sends commands.
 const ENGINE: &str = "io_uring_cmd";
 
 /// fio needs so long for its own beginning to mean nothing.
 const TIME_MIN: Duration = Duration::from_millis(500);
 
-/// What is installed, or that it is missing.
+/// What is installed, or that it is missing. Asked once: each depth wants to know, and fio takes its time in a guest.
+fn installed() -> &'static Result<String, String> {
+    static INSTALLED: OnceLock<Result<String, String>> = OnceLock::new();
+    INSTALLED.get_or_init(|| fio::version_with(ENGINE))
+}
+
+/// The same in words.
 pub fn version() -> String {
-    fio::version_with(ENGINE).unwrap_or_else(|why| why)
+    installed().clone().unwrap_or_else(|why| why)
 }
 
 /// Whether there is one.
 pub fn is_there() -> bool {
-    fio::version_with(ENGINE).is_ok()
+    installed().is_ok()
 }
 
 /// fio on a device.
