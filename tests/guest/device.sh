@@ -111,7 +111,8 @@ idles() {
     await 30 says "$WORK/said" 'waits for'
     thread=$(thread_of "$process") || die "nobody submits: $(<"$WORK/said")"
     expect "processors of the thread" "$(sed -n 's/^Cpus_allowed_list:\t//p' "/proc/$process/task/$thread/status")" 1
-    pause 0.5
+    # The kernel's own time is a second: who was not told another sleeps by now.
+    pause 2.5
     before=$(time_of)
     await 20 "$2"
     : >"$WORK/go"

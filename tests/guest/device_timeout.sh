@@ -38,6 +38,8 @@ for attempt in 1 2 3; do
     before=$(resets)
     if ! write "$device" --timeout 1000 && (($(milliseconds) < 12000)); then break; fi
     ((attempt < 3)) || die "too late: $(<"$WORK/said")"
+    # Of two that succeeded the one whose controller was reset should not have.
+    (($(resets) == before || $(milliseconds) >= 12000)) || die "after a reset: $(<"$WORK/said")"
     await 60 is_live "$controller"
 done
 expect_match "too late" "$(<"$WORK/said")" 'Command Abort Requested'

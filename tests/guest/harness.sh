@@ -83,10 +83,12 @@ await() {
     done
 }
 
-# heeds PROCESS: whether it has a handler of SIGINT, or has ended. In the background a program ignores that until it has one.
+# heeds PROCESS: whether it is a program that has a handler of SIGINT, or has ended. In the background one ignores that until it
+# has one; before it is that program, it has the shell's.
 heeds() {
     local name mask
     [[ -e /proc/$1 ]] || return 0
+    { read -r name <"/proc/$1/comm"; } 2>/dev/null && [[ $name != bash ]] || return 1
     while read -r name mask; do
         if [[ $name == SigCgt: ]] && ((16#${mask: -1} & 2)); then return; fi
     done 2>/dev/null <"/proc/$1/status"

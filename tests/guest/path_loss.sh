@@ -66,7 +66,7 @@ await 20 is_there
 ((FULL)) && ROUNDS=50
 # Both until all rounds are over, however long this machine takes for them: once for what they take at least, then a
 # little more each time.
-rm -f "$WORK/enough" "$WORK"/fio-*.json
+rm -f "$WORK/enough" "$WORK/over" "$WORK"/fio-*.json
 load() {
     local seconds=$((FULL ? ROUNDS * 6 + 6 : ROUNDS * 4)) turn=0
     until [[ -e $WORK/enough ]]; do

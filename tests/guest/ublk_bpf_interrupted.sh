@@ -48,7 +48,7 @@ try_to_begin() {
 }
 begin() {
     local attempt
-    for attempt in 1 2 3 4 5; do try_to_begin && return; done
+    for attempt in 1 2 3; do try_to_begin && return; done
     die "in $attempt attempts nothing was held back"
 }
 

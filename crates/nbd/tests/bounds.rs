@@ -6,6 +6,8 @@ use client::*;
 use nbd::ServerConfig;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const SIMPLE: Manners = Manners { structured: false, aligned: false, allocation: false };
@@ -23,13 +25,39 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Ends a clock, also where the test panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Who is hung up on while others are to be, for standing still, may have stood still himself on a machine that did: all of it
-/// anew then, three times at most.
+/// anew then, three times at most. A thread beside it shows whether the machine did.
 fn unless_the_machine_stands_still(mut attempt: impl FnMut() -> io::Result<()>) {
     let hung_up = |_| {
-        let error = attempt().err()?;
+        let is_over = AtomicBool::new(false);
+        let (outcome, stood) = thread::scope(|scope| {
+            let clock = scope.spawn(|| {
+                let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+                while !is_over.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(10));
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                }
+                longest
+            });
+            let over = Over(&is_over);
+            let outcome = attempt();
+            drop(over);
+            (outcome, clock.join().unwrap())
+        });
+        let error = outcome.err()?;
         let is_late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
         assert!(!is_late, "no answer, nor is it hung up on: {error}");
+        assert!(stood > Duration::from_millis(500), "hung up on, and the machine stood: {stood:?}");
         Some(error)
     };
     let errors: Vec<_> = (0..3).map_while(hung_up).collect();

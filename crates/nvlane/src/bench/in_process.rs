@@ -132,7 +132,7 @@ impl Bench<'_> {
             "block_bytes": BLOCK_BYTES,
             "queue_depth": DEPTH,
             "iops": rate,
-            "beside": "bare_copy",
+            "beside": limit.map(|_| "bare_copy"),
             "samples": rates,
         }));
         rate

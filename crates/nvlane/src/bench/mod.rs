@@ -199,10 +199,11 @@ fn heed() -> anyhow::Result<()> {
 /// them.
 fn end_in_order() -> anyhow::Result<()> {
     signals::on_stop(|| {
-        INTERRUPTED.store(true, Ordering::Relaxed);
+        // First, so that it does not come after what ends.
         stderr::line(
             "ending with this row, and taking away what was made; again: at once, leaving it",
         );
+        INTERRUPTED.store(true, Ordering::Relaxed);
     })
 }
 

@@ -44,13 +44,17 @@ fn delay_holds_each_kind_back_for_its_own_time() {
 #[test]
 fn rate_lets_so_much_through() {
     let core = Core::start(open("rate:bytes=1M,iops=1K(mem:1M)"));
-    // 256 KiB at 1 MiB a second, in four commands.
-    let bytes = timed(|| {
-        for _ in 0..4 {
-            core.read(0, 128, BLOCK);
-        }
-    });
-    assert!(bytes >= Duration::from_millis(240) && bytes < Duration::from_secs(60), "{bytes:?}");
+    // 256 KiB at 1 MiB a second, in four commands; one of three times, on a machine that stands still.
+    let is_in_time = |_| {
+        let bytes = timed(|| {
+            for _ in 0..4 {
+                core.read(0, 128, BLOCK);
+            }
+        });
+        assert!(bytes >= Duration::from_millis(240), "{bytes:?}");
+        bytes < Duration::from_secs(5)
+    };
+    assert!((0..3).any(is_in_time), "it lets less through");
     let commands = timed(|| {
         let flushes: Vec<_> = (0..100).map(|_| core.submit(Order::default())).collect();
         flushes.iter().for_each(|flush| drop(flush.recv().expect("answered")));

@@ -95,7 +95,10 @@ impl Scenario for Copy {
                 }
             }
         }
-        if let Err(error) = peers::measure(plan.mib, plan.brief, options, &scratch, &mut report) {
+        let whole = peers::measure(plan.mib, plan.brief, options, &scratch, &mut report);
+        if report.rows.is_empty() {
+            whole?;
+        } else if let Err(error) = whole {
             report.machine.notes.push(format!("whole volumes were not copied: {error:#}"));
         }
         Ok(report)

@@ -9,7 +9,7 @@ pub struct Region {
     len: usize,
 }
 
-// SAFETY: after `new` the memory is only read, and it is unmapped when nobody holds it any more.
+// SAFETY: the memory is written by who has it exclusively alone, and it is unmapped when nobody holds it any more.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}

@@ -52,8 +52,13 @@ impl Runs for Fio<'_> {
 
     fn run(&mut self, depth: usize, warm: Duration, measure: Duration) -> anyhow::Result<Window> {
         let mut command = Command::new("fio");
-        command.args(["--name=peer", "--cmd_type=nvme", "--thread"]);
-        command.arg(format!("--ioengine={ENGINE}"));
+        // The engine before its own options.
+        command.args([
+            "--name=peer",
+            &format!("--ioengine={ENGINE}"),
+            "--cmd_type=nvme",
+            "--thread",
+        ]);
         command.args(["--rw=randread", "--norandommap", "--randrepeat=1", "--time_based"]);
         command.args(["--output-format=json", "--lat_percentiles=1"]);
         command.arg(format!("--filename={}", self.device.path.display()));

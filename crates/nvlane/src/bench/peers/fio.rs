@@ -72,8 +72,8 @@ pub fn run(
         Pattern::SequentialRead => ("read", "read"),
     };
     let mut command = Command::new("fio");
-    command.args(["--name=local", "--direct=1", "--time_based", "--thread"]);
-    command.arg(format!("--ioengine={ENGINE}"));
+    let engine = format!("--ioengine={ENGINE}");
+    command.args(["--name=local", &engine, "--direct=1", "--time_based", "--thread"]);
     command.args(["--output-format=json", "--lat_percentiles=1", "--norandommap"]);
     command.arg(format!("--filename={}", path.display()));
     command.arg(format!("--rw={rw}")).arg(format!("--bs={bytes}"));

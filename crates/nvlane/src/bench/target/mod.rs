@@ -20,7 +20,7 @@ use super::pipeline::{self, Window};
 use super::report::{Bars, Report, Table};
 use super::served::{self, Scratch, Served};
 use super::usage::Usage;
-use super::{Options, Scenario, cores};
+use super::{Options, Scenario, cores, heed};
 use anyhow::Context;
 use limit::{Cost, Limit};
 use plan::{Job, Plan, Volume};
@@ -88,6 +88,7 @@ impl Scenario for Target {
         drop(run);
         add_rows(&mut rows, &mut report);
         if own && options.wants("idle") {
+            heed()?;
             idle::measure(&exchange, &plan, options.server_core, &scratch, &mut report)?;
         }
         Ok(report)

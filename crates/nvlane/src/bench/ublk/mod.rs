@@ -20,7 +20,7 @@ mod subject;
 
 use super::report::Report;
 use super::served::{self, Scratch, Served};
-use super::{Options, Scenario, cores, guest};
+use super::{Options, Scenario, cores, guest, heed};
 use anyhow::Context;
 use load::{Client, Shape};
 use serde::Serialize;
@@ -201,6 +201,7 @@ impl Bench<'_> {
         let rows = ROWS.iter().filter(|shape| self.options.wants(shape.name));
         let larger = LARGER.iter().filter(|shape| self.wants_larger(way, shape.name));
         for shape in rows.chain(larger) {
+            heed()?;
             let sample = self.window(*shape, round, &mut subject, &mut client);
             let sample = sample.with_context(|| format!("{}, {}", way.name(), shape.name))?;
             measured.samples.entry((way, shape.name)).or_default().push(sample);
@@ -265,6 +266,7 @@ impl Bench<'_> {
         }
         let program = InMemory::new()?;
         let times = (0..kills).map(|round| {
+            heed()?;
             let mut took = None;
             client.run(KILLED, round, warm, Duration::ZERO, || {
                 if took.is_none() {
