@@ -73,10 +73,12 @@ impl Scenario for InProcess {
             ("memory_lent", memory(bytes)?, true),
         ];
         let mut report = Report::new(self.name());
-        let mut bench = Bench { report: &mut report, rows: Vec::new(), bars: Vec::new() };
+        let (rows, bars, beside) = (Vec::new(), Vec::new(), None);
+        let mut bench = Bench { report: &mut report, rows, bars, beside };
         let mut limit = None;
         // What it is compared with is measured with it.
         if options.wants("bare_copy") || options.wants(COPIED) {
+            bench.beside = Some("bare_copy");
             let copy = Copy::new(bytes)?;
             let copies =
                 (0..windows).map(|seed| copy.window(window, seed)).collect::<Result<_, _>>()?;
@@ -107,6 +109,8 @@ struct Bench<'a> {
     report: &'a mut Report,
     rows: Vec<Vec<String>>,
     bars: Vec<(String, f64, String)>,
+    /// What was measured in the same run.
+    beside: Option<&'static str>,
 }
 
 impl Bench<'_> {
@@ -132,7 +136,7 @@ impl Bench<'_> {
             "block_bytes": BLOCK_BYTES,
             "queue_depth": DEPTH,
             "iops": rate,
-            "beside": limit.map(|_| "bare_copy"),
+            "beside": self.beside,
             "samples": rates,
         }));
         rate
