@@ -101,11 +101,15 @@ pub fn is_left_behind(path: &Path) -> Result<bool, SocketError> {
 
 /// Whether somebody greets us. The kernel closes the sockets of a killed process that had them in an
 /// io_uring only a little after the process is gone, and takes connections until then.
-fn is_alive(mut stream: &UnixStream) -> bool {
+fn is_alive(stream: &UnixStream) -> bool {
     if stream.set_read_timeout(Some(DYING_MAX)).is_err() {
         return true;
     }
-    // Hung up on: nobody is there any more. Silence: somebody is, who speaks something else.
+    greets(stream)
+}
+
+/// Hung up on: nobody is there any more. Silence: somebody is, who speaks something else.
+fn greets(mut stream: impl Read) -> bool {
     loop {
         match stream.read(&mut [0]) {
             Ok(count) => return count > 0,
@@ -147,6 +151,24 @@ mod tests {
         fs::write(&path, "mine").unwrap();
         assert!(matches!(LocalSocket::bind(&path), Err(SocketError::NoSocket { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"mine");
+    }
+
+    /// As a read with a limit of time is where the process is stopped and continued.
+    #[test]
+    fn an_interrupted_look_says_nothing() {
+        struct Interrupted(bool, io::Result<usize>);
+        impl Read for Interrupted {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                match std::mem::replace(&mut self.0, false) {
+                    true => Err(io::ErrorKind::Interrupted.into()),
+                    false => std::mem::replace(&mut self.1, Ok(0)),
+                }
+            }
+        }
+        assert!(!greets(Interrupted(true, Ok(0))));
+        assert!(!greets(Interrupted(true, Err(io::ErrorKind::ConnectionReset.into()))));
+        assert!(greets(Interrupted(true, Ok(1))));
+        assert!(greets(Interrupted(true, Err(io::ErrorKind::WouldBlock.into()))));
     }
 
     #[test]

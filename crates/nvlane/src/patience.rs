@@ -16,16 +16,22 @@ const INTERVAL: Duration = Duration::from_millis(5);
 /// Tries again, for a while in all, what somebody who is gone may still be in the way of.
 pub struct Patience {
     deadline: Instant,
+    /// Whoever has none looks once.
+    has_any: bool,
 }
 
 impl Patience {
     pub fn new(wait: Duration) -> Patience {
-        Patience { deadline: Instant::now() + wait }
+        Patience { deadline: Instant::now() + wait, has_any: !wait.is_zero() }
     }
 
     /// Until `wait` is over from now on, if that is later.
     pub fn or(self, wait: Duration) -> Patience {
-        Patience { deadline: self.deadline.max(Instant::now() + wait) }
+        let other = Patience::new(wait);
+        Patience {
+            deadline: self.deadline.max(other.deadline),
+            has_any: self.has_any || other.has_any,
+        }
     }
 
     /// `attempt`, again as long as its error says that somebody is in the way; once more when the time is over, since a
@@ -35,7 +41,7 @@ impl Patience {
         mut attempt: impl FnMut() -> Result<T, E>,
         is_in_the_way: impl Fn(&E) -> bool,
     ) -> Result<T, E> {
-        let mut is_last = false;
+        let mut is_last = !self.has_any;
         loop {
             match attempt() {
                 Err(error) if is_in_the_way(&error) && !is_last => {
@@ -93,7 +99,7 @@ mod tests {
         let long = Duration::from_millis(20);
         assert_eq!(tries(long / 2, long, 1), (2, true));
         assert_eq!(tries(long / 2, long, usize::MAX), (2, false));
-        assert_eq!(tries(Duration::ZERO, Duration::ZERO, usize::MAX), (2, false));
+        assert_eq!(tries(Duration::ZERO, Duration::ZERO, usize::MAX), (1, false));
     }
 
     #[test]

@@ -221,7 +221,7 @@ impl Missing {
 }
 
 impl Entry {
-    /// The first try has patience; others look twice.
+    /// The first try, and no other, has patience.
     fn begin(&mut self, cores: usize, patience: Duration) {
         let (uri, shared, dropped) = (self.uri.clone(), self.shared, Arc::clone(&self.dropped));
         let patience = if self.why.is_none() { patience } else { Duration::ZERO };

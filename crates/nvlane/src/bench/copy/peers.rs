@@ -44,7 +44,8 @@ pub fn measure(
     scratch: &Scratch,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let is_wanted = |row: &str| options.wants("volume") || options.wants(row);
+    // Both are asked for, so that no word is taken for unknown.
+    let is_wanted = |row: &str| options.wants("volume") | options.wants(row);
     // Each is asked for: which words are known is told in the end.
     if brief || ROWS.iter().filter(|row| is_wanted(row)).count() == 0 {
         return Ok(());
