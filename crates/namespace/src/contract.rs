@@ -310,6 +310,8 @@ pub struct PathReport {
     pub name: String,
     /// Its best state on any core.
     pub access: Access,
+    /// It is kept for when no other can be used.
+    pub standby: bool,
     /// Why it is not live, in words; empty otherwise.
     pub reason: String,
     /// Commands in flight.

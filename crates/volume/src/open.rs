@@ -144,13 +144,13 @@ fn build(uri: &Uri, options: &Opening<'_>, is_path: bool) -> Result<Arc<dyn Name
         Kind::Linear(children) => {
             Linear::new(children.iter().map(below).collect::<Result<_, _>>()?)?
         }
-        Kind::Multipath(settings, paths) => {
+        Kind::Multipath(tuning, paths) => {
             if paths.iter().filter(|path| path.has_memory()).count() > 1 {
                 return Err(Error::MemoryPaths);
             }
             let paths = paths.iter().map(|path| build(path, options, true));
             let paths = paths.collect::<Result<_, _>>()?;
-            Multipath::new(paths, MultipathOptions { settings: *settings, uri: None, is_path })?
+            Multipath::new(paths, MultipathOptions::new(tuning, None, is_path))?
         }
         Kind::Program(path, children) => {
             let children = children.iter().map(below).collect::<Result<_, _>>()?;

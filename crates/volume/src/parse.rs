@@ -5,7 +5,7 @@ use crate::{DEPTH_MAX, Device, Error, Remote, device, remote};
 use namespace::human::{parse_bytes, parse_count, parse_duration};
 use namespace::layer::delay::Delays;
 use namespace::layer::fault::{OPCODE_NAMES, Rule};
-use namespace::layer::multipath::{self, Settings};
+use namespace::layer::multipath::{self, Tuning};
 use namespace::layer::rate::Rates;
 use namespace::{percent, uuid};
 use nvme::Status;
@@ -212,7 +212,7 @@ impl<'a> Parser<'a> {
             }
             Kind::Linear(children)
         } else if scheme == "multipath" {
-            Kind::Multipath(settings(arguments)?, children)
+            Kind::Multipath(tuning(arguments)?, children)
         } else if scheme == "bpf" {
             Kind::Program(self.path(arguments)?, children)
         } else {
@@ -371,12 +371,12 @@ fn rates(text: &str) -> Result<Rates, Error> {
     Ok(rates)
 }
 
-fn settings(text: &str) -> Result<Settings, Error> {
-    let mut settings = Settings::default();
+fn tuning(text: &str) -> Result<Tuning, Error> {
+    let mut tuning = Tuning::default();
     for (name, value) in pairs(text) {
-        multipath::set(&mut settings, name, value).map_err(Error::Setting)?;
+        multipath::set(&mut tuning, name, value).map_err(Error::Setting)?;
     }
-    Ok(settings)
+    Ok(tuning)
 }
 
 fn cache(text: &str) -> Result<Option<u64>, Error> {

@@ -7,7 +7,7 @@ use association::Config;
 use host::{Address, DISCOVERY_PORT, Failover, Local, PATHS_MAX, PORT};
 use namespace::Namespace;
 use namespace::human::{format_duration, parse_count, parse_duration};
-use namespace::layer::multipath::{self, Multipath, MultipathOptions, Settings};
+use namespace::layer::multipath::{self, Multipath, MultipathOptions, Tuning};
 use namespace::{percent, uuid};
 use nvme::fabrics::DISCOVERY_NQN;
 use nvme::limits::Passthrough;
@@ -34,7 +34,7 @@ pub fn may_be_remote(uri: &str) -> bool {
 }
 
 /// Names of its options, beside `ro` and `uuid`, which all volumes have.
-pub(crate) const OPTIONS: [&str; 26] = [
+pub(crate) const OPTIONS: [&str; 27] = [
     "ro",
     "uuid",
     "passthrough",
@@ -61,6 +61,7 @@ pub(crate) const OPTIONS: [&str; 26] = [
     "latency_ewma_shift",
     "latency_batch_timeout",
     "numa_bias",
+    "standby",
 ];
 
 /// A remote namespace and how to reach it.
@@ -73,7 +74,7 @@ pub struct Remote {
     /// All but the volume's own options. No host NQN, and a host identifier of zero: this host's own.
     pub options: host::Options,
     /// Policy and tunables of multipath.
-    pub settings: Settings,
+    pub tuning: Tuning,
 }
 
 impl Remote {
@@ -96,7 +97,7 @@ impl Remote {
                 "the subsystem that has the volume, not the discovery service",
             ));
         }
-        Ok(Remote { addresses, discovered, options: defaults(&nqn), settings: Settings::default() })
+        Ok(Remote { addresses, discovered, options: defaults(&nqn), tuning: Tuning::default() })
     }
 
     /// Takes an option; `false` if it is none of this volume's.
@@ -153,7 +154,7 @@ impl Remote {
                 }
             }
             (setting, Some(value)) if multipath::SETTINGS.contains(&setting) => {
-                multipath::set(&mut self.settings, setting, value).map_err(Error::Setting)?;
+                multipath::set(&mut self.tuning, setting, value).map_err(Error::Setting)?;
             }
             _ => return Ok(false),
         }
@@ -168,7 +169,7 @@ impl Remote {
         options.association.host_nqn.clone_from(&config.host_nqn);
         options.association.host_id = config.host_id;
         let (addresses, discovered) = (self.addresses.clone(), self.discovered);
-        Remote { addresses, discovered, options, settings: Settings::default() }
+        Remote { addresses, discovered, options, tuning: Tuning::default() }
     }
 
     /// Looks whether the options make sense together.
@@ -268,7 +269,7 @@ impl Remote {
         if options.failover == Failover::Fast {
             out.push("failover=fast".to_owned());
         }
-        out.extend(multipath::differing(&self.settings));
+        out.extend(multipath::differing(&self.tuning));
         out
     }
 
@@ -280,7 +281,7 @@ impl Remote {
         is_path: bool,
     ) -> Result<Arc<dyn Namespace>, Error> {
         // Multipath tells the settings, since it knows when they are changed.
-        let plain = Remote { settings: Settings::default(), ..self.clone() };
+        let plain = Remote { tuning: Tuning::default(), ..self.clone() };
         let uri = Uri { kind: Kind::Remote(Box::new(plain)), options: *own }.to_string();
         let query = uri.find('?').map_or("", |at| &uri[at..]);
         let mut options = self.options.clone();
@@ -296,7 +297,7 @@ impl Remote {
         let paths = open(&self.addresses, &options, query)?;
         let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
         // With one path too: it is what waits while that is lost, unless there are others above.
-        let options = MultipathOptions { settings: self.settings, uri: Some(uri), is_path };
+        let options = MultipathOptions::new(&self.tuning, Some(uri), is_path);
         Ok(Multipath::new(paths, options)?)
     }
 }

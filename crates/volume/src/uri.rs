@@ -13,7 +13,7 @@ use crate::{Device, Error, Remote};
 use namespace::human::format_bytes;
 use namespace::layer::delay::Delays;
 use namespace::layer::fault::Rule;
-use namespace::layer::multipath::{self, Settings};
+use namespace::layer::multipath::{self, Tuning};
 use namespace::layer::rate::Rates;
 use namespace::{percent, uuid};
 use nvme::limits::Passthrough;
@@ -69,7 +69,7 @@ pub enum Kind {
     /// `linear:(a,b)`.
     Linear(Vec<Uri>),
     /// `multipath:policy=latency(a,b)`.
-    Multipath(Settings, Vec<Uri>),
+    Multipath(Tuning, Vec<Uri>),
     /// `bpf:prog.bpf.o(a,b)`: the program's object, and its backends.
     Program(PathBuf, Vec<Uri>),
     /// `delay:30ms(a)`.
@@ -139,7 +139,7 @@ impl Uri {
             Kind::File { create_bytes, buffered, .. } => (*create_bytes, *buffered) = (None, false),
             Kind::Device(device) => *device = Device::new(std::mem::take(&mut device.path)),
             Kind::Remote(remote) => **remote = remote.identifying(),
-            Kind::Multipath(settings, _) => *settings = Settings::default(),
+            Kind::Multipath(tuning, _) => *tuning = Tuning::default(),
             Kind::Memory(_)
             | Kind::Null(_)
             | Kind::Linear(_)
@@ -162,8 +162,8 @@ impl Uri {
             io::Error::new(ErrorKind::Unsupported, what)
         };
         let own = match &mut self.kind {
-            Kind::Remote(remote) => multipath::set(&mut remote.settings, name, value),
-            Kind::Multipath(settings, _) => multipath::set(settings, name, value),
+            Kind::Remote(remote) => multipath::set(&mut remote.tuning, name, value),
+            Kind::Multipath(tuning, _) => multipath::set(tuning, name, value),
             Kind::Rate(rates, _) => rates.set(name, value),
             _ => Err(unknown()),
         };
@@ -268,8 +268,8 @@ impl fmt::Display for Uri {
                 f.write_str("linear:")?;
                 list(f, children)?;
             }
-            Kind::Multipath(settings, children) => {
-                write!(f, "multipath:{}", multipath::differing(settings).join(","))?;
+            Kind::Multipath(tuning, children) => {
+                write!(f, "multipath:{}", multipath::differing(tuning).join(","))?;
                 list(f, children)?;
             }
             Kind::Program(path, children) => {
@@ -313,6 +313,18 @@ mod tests {
                 "numa_bias",
                 "30us",
                 "multipath:numa_bias=30us(file:/a,file:/b)",
+            ),
+            (
+                "tcp://h:1,[::1]:2/nqn.r?ns=2",
+                "standby",
+                "[::1]:2",
+                "tcp://h:1,[::1]:2/nqn.r?ns=2&standby=[::1]:2",
+            ),
+            (
+                "multipath:standby=1(file:/a,file:/b)",
+                "standby",
+                "none",
+                "multipath:(file:/a,file:/b)",
             ),
             ("rate:1G(file:/a)", "rate.iops", "10K", "rate:bytes=1G,iops=10K(file:/a)"),
             ("rate:bytes=1G,iops=10K(file:/a)", "rate.bytes", "none", "rate:iops=10K(file:/a)"),

@@ -30,13 +30,14 @@ mod flush;
 mod histogram;
 mod numa;
 mod queue;
+mod standby;
 mod tuning;
 
 use crate::copy::{Located, OnThreads};
 use crate::human::format_bytes;
 use crate::{Access, Lost, Namespace, PathReport, Queue, Run};
 use counters::{Core, Past};
-use multipath::{PATHS_MAX, Shared};
+use multipath::{PATHS_MAX, PathSet, Shared};
 use nvme::Limits;
 use queue::MultipathQueue;
 use reactor::Reactor;
@@ -49,7 +50,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use multipath::{Policy, Settings};
-pub use tuning::{SETTINGS, differing, set};
+pub use standby::Standby;
+pub use tuning::{SETTINGS, Tuning, differing, set};
 
 /// One namespace, reached in several ways.
 #[derive(Debug)]
@@ -57,8 +59,8 @@ pub struct Multipath {
     paths: Vec<Arc<dyn Namespace>>,
     uri: Option<String>,
     is_path: bool,
-    settings: Mutex<Settings>,
-    /// Changes with the settings.
+    tuning: Mutex<Tuning>,
+    /// Changes with the tuning.
     generation: AtomicU32,
     /// What time is counted from, on all cores.
     epoch: Instant,
@@ -95,12 +97,22 @@ struct Cores {
 pub struct MultipathOptions {
     /// Policy and tunables, until they are changed.
     pub settings: Settings,
+    /// Paths for when no other can be used, until that is changed.
+    pub standby: Standby,
     /// The volume's URI without the settings, where it is not `multipath:(...)`. Settings that
     /// are not the defaults are appended as options of a query.
     pub uri: Option<String>,
     /// It is a path of another multipath namespace itself, by which nothing is to wait that may go another way: what
     /// none of its own paths can take goes back there.
     pub is_path: bool,
+}
+
+impl MultipathOptions {
+    /// A namespace that is tuned so.
+    pub fn new(tuning: &Tuning, uri: Option<String>, is_path: bool) -> MultipathOptions {
+        let Tuning { settings, standby } = tuning.clone();
+        MultipathOptions { settings, standby, uri, is_path }
+    }
 }
 
 /// Why volumes cannot be paths to one namespace.
@@ -168,7 +180,7 @@ impl Multipath {
             losses: AtomicU64::new(0),
             uri: options.uri,
             is_path: options.is_path,
-            settings: Mutex::new(options.settings),
+            tuning: Mutex::new(Tuning { settings: options.settings, standby: options.standby }),
             generation: AtomicU32::new(0),
             epoch: Instant::now(),
             shared: Arc::default(),
@@ -183,7 +195,26 @@ impl Multipath {
 
     /// Policy and tunables now.
     pub fn settings(&self) -> Settings {
-        *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tuning().settings
+    }
+
+    fn tuning(&self) -> MutexGuard<'_, Tuning> {
+        self.tuning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the paths are called now.
+    fn names(&self) -> Vec<String> {
+        let name = |path: &Arc<dyn Namespace>| match &mut path.paths()[..] {
+            [own] => std::mem::take(&mut own.name),
+            _ => path.uri(),
+        };
+        self.paths.iter().map(name).collect()
+    }
+
+    /// The paths that are on standby.
+    fn standby(&self) -> PathSet {
+        let standby = self.tuning().standby.clone();
+        if standby.is_empty() { PathSet::EMPTY } else { standby.of(&self.names()) }
     }
 
     fn cores(&self) -> MutexGuard<'_, Cores> {
@@ -193,6 +224,23 @@ impl Multipath {
     /// Time since it was opened.
     fn now_ns(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
+    }
+
+    fn retune(&self, name: &str, value: &str) -> io::Result<()> {
+        let mut tuning = self.tuning();
+        let mut wanted = tuning.clone();
+        tuning::set(&mut wanted, name, value)?;
+        if wanted.standby != tuning.standby {
+            let mut names = self.names();
+            if let Some(stranger) = wanted.standby.stranger(&names) {
+                names.retain(|name| !name.is_empty());
+                let what = format!("{name}: no path is {stranger}; there are {}", names.join(", "));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+        }
+        *tuning = wanted;
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 
     /// A new core's counters.
@@ -235,7 +283,13 @@ impl Multipath {
         }
     }
 
-    fn report(&self, cores: &[&Core], past: &Past, path: usize) -> PathReport {
+    fn report(
+        &self,
+        cores: &[&Core],
+        past: &Past,
+        path: usize,
+        standby: PathSet,
+    ) -> PathReport {
         let child = &self.paths[path];
         let mut own = child.paths();
         let mut report = match own.len() {
@@ -256,6 +310,7 @@ impl Multipath {
                 ..PathReport::default()
             },
         };
+        report.standby = standby.contains(path);
         let counts = || cores.iter().map(|core| &core.paths[path]);
         report.in_flight = counts().map(|count| count.in_flight.read()).sum();
         report.selections =
@@ -329,7 +384,7 @@ impl Namespace for Multipath {
     }
 
     fn uri(&self) -> String {
-        let said = tuning::differing(&self.settings());
+        let said = tuning::differing(&self.tuning());
         match &self.uri {
             None => {
                 let paths: Vec<_> = self.paths.iter().map(|path| path.uri()).collect();
@@ -344,7 +399,7 @@ impl Namespace for Multipath {
     }
 
     fn describe(&self, facts: &mut Vec<(String, String)>) {
-        tuning::describe(&self.settings(), facts);
+        tuning::describe(&self.tuning(), facts);
         let capacity = self.limits().bytes();
         for path in &self.paths {
             if path.paths().is_empty() {
@@ -407,7 +462,9 @@ impl Namespace for Multipath {
             (cores.open.clone(), cores.past.clone())
         };
         let cores: Vec<&Core> = open.iter().map(Arc::as_ref).collect();
-        let reports = (0..self.paths.len()).map(|path| self.report(&cores, &past[path], path));
+        let standby = self.standby();
+        let report = |path| self.report(&cores, &past[path], path, standby);
+        let reports = (0..self.paths.len()).map(report);
         reports.filter(|report| !report.name.is_empty()).collect()
     }
 
@@ -456,10 +513,7 @@ impl Namespace for Multipath {
     /// Takes policy and tunables; whatever it does not know, every path that knows it is told.
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {
         if SETTINGS.contains(&name) {
-            let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-            tuning::set(&mut settings, name, value)?;
-            self.generation.fetch_add(1, Ordering::Release);
-            return Ok(());
+            return self.retune(name, value);
         }
         let mut known = false;
         for path in &self.paths {

@@ -196,6 +196,10 @@ impl Queue for FakeQueue {
         }
     }
 
+    fn submit_admin(&self, request: Box<Request>) {
+        self.submit(request);
+    }
+
     fn access(&self) -> Access {
         self.access.get()
     }
@@ -266,6 +270,13 @@ impl World {
         }
         request.push(Rc::clone(&self.front) as Rc<dyn Sink>, number);
         self.queue.submit(request);
+    }
+
+    /// Sends an admin command, whichever.
+    pub fn send_admin(&self, number: u64) {
+        let mut request = Request::new();
+        request.push(Rc::clone(&self.front) as Rc<dyn Sink>, number);
+        self.queue.submit_admin(request);
     }
 
     /// Sends a read of one block that has so long.

@@ -5,3 +5,4 @@ mod control;
 mod core;
 mod flush;
 mod registers;
+mod standby;

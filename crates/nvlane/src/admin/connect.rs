@@ -117,7 +117,7 @@ impl Remote {
             addresses,
             nqn: config.nqn.clone(),
             nsid: config.nsid,
-            policy: Some(volume.settings.policy.to_string()),
+            policy: Some(volume.tuning.settings.policy.to_string()),
             host: host::identity(
                 args.hostnqn.as_deref().or(nqn),
                 args.hostid.map(Uuid::into_bytes).or(id),

@@ -200,6 +200,7 @@ Example:
     /// Change a setting of a volume in use, such as the policy of its paths, or how much may pass a second.
     #[command(after_help = "Examples:
   nvlane ctl volume tune 1 policy=round-robin
+  nvlane ctl volume tune 1 standby=192.0.2.2          that path is for when no other can be used; standby=none
   nvlane ctl volume tune 1 rate.bytes=200M            of a volume with rate:; rate.iops=10K, or none
   nvlane ctl volume tune 1 latency_ewma_shift=5")]
     Tune {

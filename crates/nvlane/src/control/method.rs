@@ -428,6 +428,9 @@ pub struct PathNow {
     pub name: String,
     /// `optimized`, `non-optimized`, `inaccessible`, `lost`, `failing` or `gone`.
     pub access: String,
+    /// It is kept for when no other can be used.
+    #[serde(default)]
+    pub standby: bool,
     /// Why it is not live; empty if it is.
     pub reason: String,
     /// Commands in flight.
@@ -468,6 +471,7 @@ impl From<PathReport> for PathNow {
         PathNow {
             name: report.name,
             access: access.to_owned(),
+            standby: report.standby,
             reason: report.reason,
             in_flight: report.in_flight,
             selections: report.selections,

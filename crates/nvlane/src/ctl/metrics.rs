@@ -237,6 +237,10 @@ impl Gathered {
         all.family((GAUGE, "nvlane_path_up"), help, |family| {
             each(family, &|path| Some(u8::from(path.is_live()).to_string()));
         });
+        let help = "Whether a path is kept for when no other can be used.";
+        all.family((GAUGE, "nvlane_path_standby"), help, |family| {
+            each(family, &|path| Some(u8::from(path.standby).to_string()));
+        });
         let help = "Commands in flight.";
         all.family((GAUGE, "nvlane_path_in_flight_commands"), help, |family| {
             each(family, &|path| Some(path.in_flight.to_string()));

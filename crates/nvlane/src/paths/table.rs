@@ -58,7 +58,7 @@ pub fn text(volumes: &[VolumePaths], shares: &[Vec<f64>]) -> String {
         let rows = volume.paths.iter().zip(shares).map(|(path, share)| {
             [
                 label(volume, path),
-                path.access.clone(),
+                state(path),
                 path.in_flight.to_string(),
                 latency(path.p50_ns),
                 latency(path.p99_ns),
@@ -74,6 +74,11 @@ pub fn text(volumes: &[VolumePaths], shares: &[Vec<f64>]) -> String {
         }
     }
     out
+}
+
+fn state(path: &PathNow) -> String {
+    let standby = if path.standby { ", standby" } else { "" };
+    format!("{}{standby}", path.access)
 }
 
 /// A path's name; with this end of it, where another leads to the same address.
@@ -149,6 +154,9 @@ mod tests {
         assert!(lines[3].contains("90.5 us") && lines[3].contains("75.0 %"), "{text}");
         assert!(lines[4].contains("31.00 ms") && lines[4].contains("64/128"), "{text}");
         assert_eq!(lines[5], "tcp://b: refused");
+        let mut volume = volume([75, 25]);
+        volume.paths[1].standby = true;
+        assert!(table_of(&[volume]).contains(" lost, standby "));
         assert_eq!(table_of(&[]), "no volume has paths\n");
     }
 

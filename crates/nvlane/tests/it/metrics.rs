@@ -133,6 +133,7 @@ const NAMES: [&str; 38] = [
     "nvlane_path_latency_p50_seconds",
     "nvlane_path_latency_p99_seconds",
     "nvlane_path_reconnects_total",
+    "nvlane_path_standby",
     "nvlane_path_state",
     "nvlane_path_up",
     "nvlane_path_weight_ratio",
@@ -197,6 +198,7 @@ fn everything_that_is_told_is_a_metric() {
     assert_eq!(after.value(&series("host_controllers", &by_host)), 1.0);
     assert_eq!(after.value(&series("host_connections", &by_host)), 3.0);
     assert_eq!(after.value(&series("path_up", &path)), 1.0);
+    assert_eq!(after.value(&series("path_standby", &path)), 0.0);
     assert_eq!(after.value(&series("path_state", &format!("{path},state=\"optimized\""))), 1.0);
     assert_eq!(after.value("nvlane_volumes_missing"), 1.0);
     let missing = format!("nvlane_volume_missing_seconds{{nqn=\"{NQN}\",nsid=\"3\",volume=");

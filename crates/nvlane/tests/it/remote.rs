@@ -125,6 +125,13 @@ fn a_daemon_tells_and_changes_the_paths_of_what_it_has_opened() {
     let output = nvlane().args(["ctl", "--socket", socket, "volume", "paths"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("numa\nPath "), "{text}");
+    let standby = |value: &str| json!({"nsid": 1, "name": "standby", "value": value});
+    gateway.refuse("volume_tune", standby("192.0.2.1"));
+    gateway.call("volume_tune", standby(&target.listeners[0]));
+    assert_eq!(paths()[0]["paths"][0]["standby"], true);
+    assert_eq!(paths()[0]["paths"][1]["standby"], false);
+    let sent_by = |path: usize| paths()[0]["paths"][path]["selections"].as_u64().unwrap();
+    let before = sent_by(0);
     let subsystems = json(&["list-subsys", "--socket", socket, "-o", "json"]);
     let subsystem = &subsystems["Subsystems"][0];
     assert_eq!((&subsystem["NQN"], &subsystem["IOPolicy"]), (&json!(NQN), &json!("numa")));
@@ -134,13 +141,8 @@ fn a_daemon_tells_and_changes_the_paths_of_what_it_has_opened() {
     let through = format!("tcp://{}/{}?ns=1", gateway.listeners[0], gateway.nqn);
     let output = nvlane().args(["cat", &through, "--length", "4M"]).output().unwrap();
     assert!(output.stdout.len() == 4 << 20 && output.status.success());
-    let sent: u64 = paths()[0]["paths"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|path| path["selections"].as_u64().unwrap())
-        .sum();
-    assert!(sent >= 4, "{}", paths());
+    assert!(sent_by(1) >= 4, "{}", paths());
+    assert_eq!(sent_by(0), before, "it is on standby");
     target.call("listener_remove", json!({"address": target.listeners[1]}));
     eventually("a path that is lost", || paths()[0]["paths"][1]["access"] == "lost");
     eventually("a reason", || paths()[0]["paths"][1]["reason"] != "");
@@ -148,7 +150,9 @@ fn a_daemon_tells_and_changes_the_paths_of_what_it_has_opened() {
     assert!(output.stdout.len() == 4 << 20 && output.status.success(), "the other path serves");
     gateway.kill();
     let gateway = Daemon::start(other.path(), &[&volume, "--nqn", "nqn.2026-11.com.example:g"]);
-    assert_eq!(gateway.call("volume_paths", json!({}))[0]["policy"], "numa");
+    let again = gateway.call("volume_paths", json!({}));
+    assert_eq!(again[0]["policy"], "numa");
+    assert_eq!(again[0]["paths"][0]["standby"], true);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What is refused, and in which words; and what a URI says, there and back.
 
-use namespace::layer::multipath::{Policy, Settings};
+use namespace::layer::multipath::{Policy, Settings, Tuning};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use std::path::PathBuf;
@@ -381,7 +381,7 @@ fn parts() -> impl Strategy<Value = String> {
 
 /// A remote volume with options that it may take, or nearly so.
 fn nearly_remote() -> impl Strategy<Value = String> {
-    let known = "(ro|uuid|passthrough|ns|hostnqn|hostid|dhchap_key|dhchap_ctrl_key|host_traddr|host_iface|hdr_digest|data_digest|queue_size|disable_sqflow|keep_alive_tmo|reconnect_delay|ctrl_loss_tmo|fast_io_fail_tmo|io_timeout|connect_timeout|quiesce_time|failover|policy|latency_ewma_shift|latency_batch_timeout|numa_bias)";
+    let known = "(ro|uuid|passthrough|ns|hostnqn|hostid|dhchap_key|dhchap_ctrl_key|host_traddr|host_iface|hdr_digest|data_digest|queue_size|disable_sqflow|keep_alive_tmo|reconnect_delay|ctrl_loss_tmo|fast_io_fail_tmo|io_timeout|connect_timeout|quiesce_time|failover|policy|latency_ewma_shift|latency_batch_timeout|numa_bias|standby)";
     let option = (known, "(=[0-9a-z+:.%_/-]{0,10}|=[0-9]{1,3}(ms|us|s)?)?");
     let options = prop::collection::vec(option, 0..6).prop_map(|options| {
         let each: Vec<String> =
@@ -415,6 +415,14 @@ fn any_settings() -> impl Strategy<Value = Settings> {
             numa_bias_ns,
         },
     )
+}
+
+fn any_tuning() -> impl Strategy<Value = Tuning> {
+    let standby = prop::sample::select(&["none", "2", "1+16", "192.0.2.1", "[::1]:4420+h-1.x"][..]);
+    (any_settings(), standby).prop_map(|(settings, standby)| Tuning {
+        settings,
+        standby: standby.parse().expect("names of paths"),
+    })
 }
 
 fn any_uri() -> impl Strategy<Value = Uri> {
@@ -451,8 +459,8 @@ fn any_uri() -> impl Strategy<Value = Uri> {
             }
         });
         let linear = prop::collection::vec(inner.clone(), 1..4).prop_map(Kind::Linear);
-        let multipath = (any_settings(), prop::collection::vec(inner.clone(), 1..4))
-            .prop_map(|(settings, paths)| Kind::Multipath(settings, paths));
+        let multipath = (any_tuning(), prop::collection::vec(inner.clone(), 1..4))
+            .prop_map(|(tuning, paths)| Kind::Multipath(tuning, paths));
         let program = ("\\PC{1,8}", prop::collection::vec(inner, 1..4))
             .prop_map(|(path, children)| Kind::Program(PathBuf::from(path), children));
         (prop_oneof![2 => layer, 1 => linear, 1 => multipath, 1 => program], options(false))

@@ -27,7 +27,8 @@ impl MultipathQueue {
     pub(super) fn send_admin(&self, slot: u64) {
         let tried = self.admins.with(slot, |flight| flight.tried);
         let left = self.paths.iter().enumerate().filter(|(path, _)| !tried.contains(*path));
-        let best = left.min_by_key(|(_, path)| path.access());
+        let spared = self.spared.get();
+        let best = left.min_by_key(|(number, path)| (spared.contains(*number), path.access()));
         let Some((path, queue)) = best else {
             let request = self.admins.take(slot).request.expect("what is sent is here");
             return request.finish(Status::HOST_PATHING_ERROR);

@@ -66,8 +66,10 @@ pub(super) struct MultipathQueue {
     draining: Cell<bool>,
     /// [`TELL`] is on its way.
     telling: Cell<bool>,
-    /// Some path's access has changed.
+    /// Some path's access has changed, or which are on standby.
     changed: Cell<bool>,
+    /// Paths on standby, while others can be used.
+    pub(super) spared: Cell<PathSet>,
     generation: Cell<u32>,
     /// When this turn began, twice: computing the second from the first costs as much as a choice.
     turn: Cell<(Instant, u64)>,
@@ -140,6 +142,7 @@ impl MultipathQueue {
             draining: Cell::new(false),
             telling: Cell::new(false),
             changed: Cell::new(true),
+            spared: Cell::default(),
             generation: Cell::new(generation),
             turn: Cell::new((namespace.epoch, 0)),
             next_tick_ns: Cell::new(0),
@@ -306,6 +309,7 @@ impl MultipathQueue {
             self.generation.set(generation);
             let settings: Settings = self.namespace.settings();
             self.selector.borrow_mut().configure(settings);
+            self.changed.set(true);
         }
         if self.changed.get() {
             self.look_at_paths();
@@ -315,6 +319,10 @@ impl MultipathQueue {
     #[cold]
     fn look_at_paths(&self) {
         self.changed.set(false);
+        let standby = self.namespace.standby();
+        let usable = self.usable();
+        let spared = if usable.without(standby).is_empty() { PathSet::EMPTY } else { standby };
+        self.spared.set(spared);
         let mut selector = self.selector.borrow_mut();
         for (number, path) in self.paths.iter().enumerate() {
             let access = path.access();
@@ -322,6 +330,7 @@ impl MultipathQueue {
             selector.stand(
                 number,
                 match access {
+                    _ if spared.contains(number) => Standing::Unusable,
                     Access::Optimized => Standing::Optimized,
                     Access::NonOptimized => Standing::NonOptimized,
                     _ => Standing::Unusable,
@@ -331,6 +340,11 @@ impl MultipathQueue {
         if selector.has_usable() {
             self.namespace.end_outage();
         }
+    }
+
+    fn usable(&self) -> PathSet {
+        let usable = |&path: &usize| self.paths[path].access().is_usable();
+        (0..self.paths.len()).filter(usable).fold(PathSet::EMPTY, PathSet::with)
     }
 
     #[inline]
@@ -516,8 +530,11 @@ impl MultipathQueue {
             let request = flight.request.take().expect("what waits is here");
             let demand = self.demand(&request);
             let path = match self.select(demand, flight.avoid, now_ns) {
-                // Those that have failed it are better than nothing.
-                None if !flight.avoid.is_empty() => self.select(demand, PathSet::EMPTY, now_ns),
+                None if !flight.avoid.is_empty() => {
+                    let spared = self.spared.get().and(self.usable()).without(flight.avoid);
+                    // Those that have failed it are better than nothing.
+                    spared.lowest().or_else(|| self.select(demand, PathSet::EMPTY, now_ns))
+                }
                 path => path,
             };
             match path {
