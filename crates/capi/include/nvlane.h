@@ -369,7 +369,7 @@ struct nvl_path {
      */
     uint32_t weight;
     /**
-     * Of the commands sent by all paths since the call before this one, 0 to 1; at the first, since the volume was opened.
+     * Of the commands sent by all paths since the last call that filled in paths, 0 to 1; at the first, since the volume was opened.
      */
     double share;
     /**

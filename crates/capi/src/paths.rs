@@ -36,7 +36,7 @@ pub struct nvl_path {
     pub access: u32,
     /// What the policy gives it, 0 to 128.
     pub weight: u32,
-    /// Of the commands sent by all paths since the call before this one, 0 to 1; at the first, since the volume was opened.
+    /// Of the commands sent by all paths since the last call that filled in paths, 0 to 1; at the first, since the volume was opened.
     pub share: f64,
     /// Commands in flight.
     pub in_flight: u64,

@@ -245,8 +245,8 @@ fn carry_out(
     Engine::start(&reactor, setup, Box::new(ended)).context("a volume's queue")?;
     reactor.run();
     let outcome = outcome.take().context("the copy has not ended")?;
-    // What has nothing in it that is known to be there, because it could not be written, is of no use to anybody.
-    if !matches!(outcome, Outcome::Failed(_, 0)) {
+    // What has nothing in it that is known to be there is of no use to anybody.
+    if !matches!(outcome, Outcome::Failed(_, 0) | Outcome::Stopped(0)) {
         opened.keep();
     }
     Ok(outcome)

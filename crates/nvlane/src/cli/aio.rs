@@ -9,11 +9,11 @@ use std::path::PathBuf;
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
   nvlane aio run -- fio --name=a --filename=disk.img --ioengine=libaio --direct=1 --iodepth=32
-  nvlane aio stat $(pidof mariadbd)")]
+  nvlane aio stat $(pidof qemu-system-x86_64)")]
 pub enum AioCommand {
     /// Run a program that uses libaio, unmodified, over io_uring.
     #[command(after_help = "Examples:
-  nvlane aio run -- mariadbd --innodb-use-native-aio=1
+  nvlane aio run -- qemu-system-x86_64 -drive file=disk.img,format=raw,aio=native,cache=none ...
   nvlane aio run --mode native -- fio job.fio          to compare with
   nvlane aio run --stat - -- sysbench fileio run       with its counts at the end
 
