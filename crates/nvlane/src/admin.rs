@@ -38,12 +38,12 @@ pub use subsystems::list_subsys;
 pub use text::hexdump;
 
 use crate::cli::{Format, IdCtrlArgs, IdNsArgs, ShowArgs};
+use crate::stdout;
 use anyhow::Result;
 use connect::Remote;
 use fields::Table;
 use host::client::Identify;
 use nvme::identify::Cns;
-use std::io::{self, Write};
 
 /// `nvlane id-ctrl`.
 pub fn id_ctrl(args: &IdCtrlArgs) -> Result<()> {
@@ -79,6 +79,5 @@ fn show(table: &Table, title: &str, data: &[u8], how: &ShowArgs) -> Result<()> {
             out.into_bytes()
         }
     };
-    io::stdout().write_all(&out)?;
-    Ok(())
+    stdout::write(out)
 }

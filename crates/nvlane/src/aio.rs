@@ -7,6 +7,7 @@
 //! ```
 
 use crate::cli::{AioCommand, AioMode, AioRunArgs, AioStatArgs, ListFormat};
+use crate::stdout;
 use ::aio::stat::{self, Counter, NAMES, Report, sum};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
@@ -14,7 +15,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,9 @@ const OURS: &[u8] = b"NVLANE_AIO_1";
 /// Where the library may be, from the folder of this program. A build calls it `libnvlane_aio.so`.
 const PLACES: [&str; 4] =
     ["libaio.so.1", "libnvlane_aio.so", "deps/libnvlane_aio.so", "../lib/nvlane/libaio.so.1"];
+
+/// Signals that are looked for while the program runs.
+const PASSED: [i32; 6] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT];
 
 /// `nvlane aio`.
 pub fn command(command: &AioCommand) -> Result<()> {
@@ -61,9 +64,16 @@ fn run(args: &AioRunArgs) -> Result<()> {
             // A name that nobody can have taken before, and nobody else's to look into.
             let folder = tempfile::Builder::new().prefix("nvlane-aio-").tempdir()?;
             command.env(OsStr::from_bytes(stat::VARIABLE.to_bytes()), folder.path());
+            // Before it runs: one that comes meanwhile is passed on then.
+            let signals = Signals::new(PASSED).context("cannot wait for signals")?;
+            crate::signals::wait_for_children();
             let mut child = command.spawn().with_context(refused)?;
             probe.keep();
-            pass_signals_to(child.id())?;
+            if let Err(error) = pass(signals, child.id()) {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error);
+            }
             let status = child.wait()?;
             let told = Report::kept_in(folder.path()).map_err(anyhow::Error::from);
             if let Err(error) = told.and_then(|reports| tell(file, &reports)) {
@@ -114,10 +124,8 @@ impl Drop for Probe<'_> {
     }
 }
 
-/// Signals that are meant for the program. Those of a terminal reach it anyway.
-fn pass_signals_to(pid: u32) -> Result<()> {
-    let wanted = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT];
-    let mut signals = Signals::new(wanted).context("cannot wait for signals")?;
+/// Passes on signals that are meant for the program. Those of a terminal reach it anyway.
+fn pass(mut signals: Signals, pid: u32) -> Result<()> {
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             if !matches!(signal, SIGINT | SIGQUIT) {
@@ -190,12 +198,10 @@ fn checked(path: &Path) -> Result<PathBuf> {
 /// Prints what the process did.
 fn show(args: &AioStatArgs) -> Result<()> {
     let report = Report::of(args.pid)?;
-    let mut out = io::stdout().lock();
-    match args.output_format {
-        ListFormat::Json => writeln!(out, "{:#}", as_json(&report))?,
-        ListFormat::Normal => write!(out, "{}", as_text(&report))?,
-    }
-    Ok(())
+    stdout::write(match args.output_format {
+        ListFormat::Json => format!("{:#}\n", as_json(&report)),
+        ListFormat::Normal => as_text(&report),
+    })
 }
 
 fn counters(counts: impl Fn(usize) -> u64) -> Map<String, Value> {

@@ -15,11 +15,12 @@ use crate::cli::{BpfCommand, BpfStatArgs, ListFormat};
 use crate::control::client::{Client, ClientError};
 use crate::control::method::{DeviceMaps, ProgramNow, VolumeMaps, VolumePathsOf};
 use crate::control::path;
+use crate::stdout;
 use crate::ublk;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::Duration;
 
 /// `nvlane bpf`.
@@ -60,8 +61,7 @@ fn stat(args: &BpfStatArgs) -> Result<()> {
             text.collect()
         }
     };
-    io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+    stdout::write(text)
 }
 
 fn stat_device(device: &str, timeout_ms: u64, format: ListFormat) -> Result<()> {
@@ -80,7 +80,7 @@ fn stat_device(device: &str, timeout_ms: u64, format: ListFormat) -> Result<()> 
             format!("{device}: {volume}\n{}", text_of(&programs))
         }
     };
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    stdout::write(text)
 }
 
 /// A connection to the server of a block device.

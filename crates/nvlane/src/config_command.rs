@@ -7,6 +7,7 @@ use crate::config::renamed;
 use crate::config::store::{Outlook, StoreError};
 use crate::config::{Config, file, nvmetcli, store};
 use crate::control::client::Client;
+use crate::stdout;
 use crate::{control, key, origin};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::json;
@@ -31,7 +32,7 @@ pub fn run(command: &ConfigCommand) -> Result<()> {
         ConfigCommand::Show { file, json } => {
             let (mut config, _) = file::read(file)?;
             config.complete();
-            io::stdout().write_all(text(&config, *json).as_bytes())?;
+            stdout::write(text(&config, *json))?;
             Ok(())
         }
     }
@@ -108,7 +109,7 @@ fn check(path: &Path, data_dir: Option<&Path>, daemon: Option<(&Path, Duration)>
     for namespace in renamed {
         let _ = writeln!(text, "  {namespace}");
     }
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    stdout::write(text)
 }
 
 /// What the daemon serves whose control socket is there.
@@ -129,8 +130,9 @@ fn import(from: &Path, to: Option<&Path>, keys_dir: Option<&Path>, json: bool) -
     imported.keys.iter().try_for_each(write_key)?;
     let text = text(&imported.config, json || to.is_some_and(file::is_json));
     match to {
-        Some(path) => write(path, &text).with_context(|| path.display().to_string()),
-        None => Ok(io::stdout().write_all(text.as_bytes())?),
+        Some(path) => store::write_output(path, text.as_bytes(), 0o600)
+            .with_context(|| path.display().to_string()),
+        None => stdout::write(text),
     }
 }
 
@@ -163,14 +165,6 @@ fn write_key(file: &KeyFile) -> Result<()> {
             Ok(())
         }
         written => written.with_context(place),
-    }
-}
-
-/// Replaces a file as a whole; into anything else that is there (a device, a pipe, a link) it is written.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.is_file() => fs::write(path, text),
-        _ => store::write_atomically(path, text.as_bytes()),
     }
 }
 

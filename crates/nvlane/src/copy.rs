@@ -27,6 +27,7 @@ use crate::cli::{CopyArgs, ListFormat};
 use crate::control::path;
 use crate::jobs;
 use crate::serve::log;
+use crate::stdout;
 use crate::{passed, signals};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use engine::{Engine, Outcome, Setup, Watch};
@@ -38,7 +39,6 @@ use report::{Report, so_far};
 use shared::{Counts, Shared, Wish};
 use spec::{Part, Spec};
 use std::cell::RefCell;
-use std::io::{self, Write};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -253,6 +253,5 @@ fn carry_out(
 }
 
 fn print(text: &str) -> Result<()> {
-    io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+    stdout::write(text)
 }

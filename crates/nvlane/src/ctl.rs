@@ -23,12 +23,13 @@ use crate::daemon::Statistics;
 use crate::origin::{absolute, key_file};
 use crate::paths;
 use crate::size;
+use crate::stdout;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::Duration;
 
 /// Calls one method and prints what comes back.
@@ -54,8 +55,7 @@ pub fn run(args: CtlArgs) -> Result<()> {
         Output::Json => format!("{result:#}\n"),
         Output::Text => text(&method, &params, result)?,
     };
-    io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+    stdout::write(text)
 }
 
 fn call_of(command: CtlCommand) -> Result<(String, Value)> {

@@ -20,11 +20,12 @@ pub use machine::{kernel_without, quoted};
 use crate::admin::json_object;
 use crate::cli::{DoctorArgs, ListFormat};
 use crate::serve::log;
+use crate::stdout;
 use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// What is logged to standard error: nothing but what ends the program, since each finding is told as such.
 const LOG: &str = "error";
@@ -43,14 +44,14 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         ListFormat::Json => json(args.volume.as_deref(), &checks),
     };
     // What is missing is so whoever reads of it.
-    let printed = io::stdout().write_all(text.as_bytes());
+    let printed = stdout::write(text);
     let missing: Vec<&str> = checks
         .iter()
         .filter(|check| check.state() == State::Missing)
         .map(|check| check.title)
         .collect();
     match missing[..] {
-        [] => Ok(printed?),
+        [] => printed,
         [one] => bail!("{one} is missing"),
         _ => bail!("{} things are missing: {}", missing.len(), missing.join(", ")),
     }

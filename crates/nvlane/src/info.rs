@@ -7,9 +7,10 @@ use crate::origin::settled;
 use crate::paths;
 use crate::patience;
 use crate::size;
+use crate::stdout;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 /// Opens the volume, read as `serve` would, and prints its facts; and by which means it is copied to another.
@@ -95,6 +96,5 @@ pub fn run(args: &InfoArgs) -> Result<()> {
             out.write_all(columns(&["From", "Bytes", "Means"], &rows).as_bytes())?;
         }
     }
-    io::stdout().write_all(&out)?;
-    Ok(())
+    stdout::write(out)
 }

@@ -13,10 +13,10 @@ use crate::copy::plan::Told;
 use crate::copy::spec::{Part, Spec};
 use crate::doctor::quoted;
 use crate::origin;
+use crate::stdout;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -153,8 +153,7 @@ fn value<T: Serialize>(value: &T) -> Value {
 }
 
 fn print(text: &str) -> Result<()> {
-    io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+    stdout::write(text)
 }
 
 fn one_json(job: &Job) -> String {

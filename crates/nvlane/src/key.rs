@@ -3,6 +3,7 @@
 use crate::admin::json_object;
 use crate::cli::{KeyCommand, KeyHash, ListFormat};
 use crate::config::authentication;
+use crate::stdout;
 use anyhow::{Context, Result, anyhow};
 use dhchap::Key;
 use host::keys;
@@ -28,11 +29,7 @@ fn new(hash: KeyHash, file: Option<&Path>) -> Result<()> {
     }
     match file {
         Some(path) => write_new(path, &key).with_context(|| path.display().to_string()),
-        None => {
-            let mut out = io::stdout();
-            out.write_all(key.to_text().as_bytes())?;
-            Ok(out.write_all(b"\n")?)
-        }
+        None => stdout::write(format!("{}\n", key.to_text().as_str())),
     }
 }
 
@@ -69,5 +66,5 @@ fn check(path: &Path, format: ListFormat) -> Result<()> {
         let note = format!("note: {}\n", authentication::exposed(&file));
         format!("{file}: a key of {bytes} bytes, {made}\n{}", if exposed { &note } else { "" })
     };
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    stdout::write(text)
 }

@@ -53,6 +53,7 @@ mod settle;
 mod signals;
 mod size;
 mod stderr;
+mod stdout;
 mod ublk;
 mod when;
 
@@ -104,7 +105,8 @@ fn main() -> ExitCode {
     host::await_closed(Duration::from_secs(1));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough: `nvlane man | head`.
+        Err(error) if error.is::<stdout::NoReader>() => ExitCode::SUCCESS,
         Err(error) => {
             say(&one_line(&error));
             ExitCode::FAILURE
@@ -145,11 +147,4 @@ fn one_line(error: &anyhow::Error) -> String {
         }
     }
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
-}
-
-/// Whoever read our output has seen enough: `nvlane man | head`.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<std::io::Error>()
-        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -5,6 +5,7 @@ mod door;
 use crate::cli::{ListFormat, NBD_PORT, NbdArgs};
 use crate::serve::{log, raise_descriptor_limit};
 use crate::settle::{CONNECTIONS_CLOSE, Last, settle};
+use crate::stdout;
 use crate::{patience, signals, size};
 use ::nbd::{Export, Server, ServerConfig, SocketError, is_left_behind};
 use anyhow::{Context, Result, bail};
@@ -13,7 +14,7 @@ use sd_notify::NotifyState;
 use serde_json::json;
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,8 +76,7 @@ pub fn run(args: &NbdArgs) -> Result<()> {
         listeners.push(Listener::Tcp(server.listen(*address)?));
     }
     // Somebody who closed our output still wants to be served.
-    let _ = io::stdout().write_all(announce(&exports, &listeners, args.output_format).as_bytes());
-    let _ = io::stdout().flush();
+    let _ = stdout::write(announce(&exports, &listeners, args.output_format));
     signals::notify(&[NotifyState::Ready]);
 
     let mut unwell = HashSet::new();

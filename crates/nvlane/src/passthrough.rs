@@ -16,6 +16,7 @@ mod show;
 use crate::cli::{AdminArgs, Format, IoArgs, PassthroughArgs};
 use crate::patience::{MOMENT, Patience};
 use crate::serve::log;
+use crate::stdout;
 use anyhow::{Context, Result, bail, ensure};
 use namespace::device::controller::{self, Controller};
 use nvme::limits::Passthrough;
@@ -92,20 +93,22 @@ fn run(uri: &str, admin: bool, args: &PassthroughArgs) -> Result<()> {
     let json = args.format() == Format::Json;
     if args.dry_run {
         let text = if json { show::request_json(&exchange) } else { show::request(&exchange) };
-        return write_out(&text);
+        return stdout::write(text);
     }
+    let mut shown = Ok(());
     if args.show_command && !json {
         // Not among data that was asked for as it is.
         match args.format() {
             Format::Binary => crate::stderr::text(show::request(&exchange)),
-            _ => write_out(&show::request(&exchange))?,
+            // The command is sent, whoever reads of it.
+            _ => shown = stdout::write(show::request(&exchange)),
         }
     }
     let (outcome, time) = match &recipient {
         Recipient::Volume(uri) => by_volume(uri, &exchange, writes)?,
         Recipient::Controller(path) => by_controller(path, &exchange, writes)?,
     };
-    report(&exchange, &outcome, time)
+    report(&exchange, &outcome, time).and(shown)
 }
 
 fn by_volume(uri: &Uri, exchange: &Exchange<'_>, writes: bool) -> Result<(Outcome, Duration)> {
@@ -295,11 +298,14 @@ fn report(exchange: &Exchange<'_>, done: &Outcome, time: Duration) -> Result<()>
         }
     }
     let latency = args.latency.then_some(time);
+    let mut printed = Ok(());
     match format {
-        Format::Json => write_out(&show::outcome_json(exchange, done, latency, received))?,
+        Format::Json => {
+            printed = stdout::write(show::outcome_json(exchange, done, latency, received));
+        }
         Format::Binary => {
             if received && !kept {
-                write_bytes(done.data.as_slice())?;
+                printed = stdout::write(done.data.as_slice());
             }
             crate::stderr::text(show::outcome(exchange, done, latency));
         }
@@ -308,25 +314,15 @@ fn report(exchange: &Exchange<'_>, done: &Outcome, time: Duration) -> Result<()>
             if received && !kept {
                 text.push_str(&show::dump(done));
             }
-            write_out(&text)?;
+            printed = stdout::write(text);
         }
     }
     if success {
-        return Ok(());
+        return printed;
     }
+    // What has failed has, whoever reads of it.
     let (queue, name) = show::title(exchange);
     bail!("{}: {queue} command {name}: {}", exchange.uri, show::status_text(exchange, done.status))
-}
-
-fn write_out(text: &str) -> Result<()> {
-    write_bytes(text.as_bytes())
-}
-
-fn write_bytes(bytes: &[u8]) -> Result<()> {
-    let mut out = io::stdout();
-    out.write_all(bytes)?;
-    out.flush()?;
-    Ok(())
 }
 
 #[cfg(test)]

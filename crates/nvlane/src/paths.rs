@@ -14,6 +14,7 @@ use crate::control::client::Client;
 use crate::control::method::{PathNow, Volume, VolumePaths, VolumePathsOf, VolumeTune};
 use crate::control::path;
 use crate::control::protocol::Failure;
+use crate::stdout;
 use crate::ublk;
 use anyhow::{Context, Result};
 use namespace::Namespace;
@@ -130,10 +131,7 @@ impl Output {
                 format!("{clear}{}{}", self.note, table::text(volumes, &shares))
             }
         };
-        let mut out = io::stdout();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
-        Ok(())
+        stdout::write(text)
     }
 }
 

@@ -5,7 +5,6 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
-use std::io::Write;
 use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Signals this soon after the first one are the same wish: `timeout` and shells tell a process
 /// and its group.
 const REPEAT_MAX: Duration = Duration::from_secs(1);
+
+/// How long last words may take.
+const WORDS_MAX: Duration = Duration::from_millis(100);
 
 /// What service managers name their socket by (sd_notify(3)).
 pub const SOCKET: &str = "NOTIFY_SOCKET";
@@ -61,6 +63,12 @@ pub fn outlive_file_size_limit() {
     }
 }
 
+/// Whoever started us may ignore SIGCHLD, which programs inherit: children would be gone before they are waited for.
+pub fn wait_for_children() {
+    // SAFETY: the default of a signal that has a default.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Calls `stop` at the first SIGINT, SIGTERM or SIGHUP, which is to stop the server in order; one
 /// that comes later does not wait for that. Services have no terminal to lose: SIGHUP, by which daemons are told to
 /// look at their files again, does nothing to them.
@@ -84,7 +92,9 @@ pub fn on_stop(stop: impl Fn() + Send + 'static) -> Result<()> {
                 Some(first) if first.elapsed() < REPEAT_MAX => {}
                 Some(_) => {
                     let line = "nvlane: told again to stop: leaving now; what was written and not flushed may be lost";
-                    let _ = writeln!(std::io::stderr(), "{line}");
+                    // Whoever is to read that may be why we are told again.
+                    let _ = thread::Builder::new().spawn(move || crate::stderr::line(line));
+                    thread::sleep(WORDS_MAX);
                     process::exit(128 + signal);
                 }
             }

@@ -19,6 +19,7 @@ use crate::cli::{
 use crate::doctor::kernel_without;
 use crate::origin::pinned;
 use crate::serve::{log, raise_descriptor_limit};
+use crate::stdout;
 use crate::{patience, signals, size};
 use ::ublk::driver::DeviceInfo;
 use ::ublk::{Control, ControlError, Device, DeviceOptions, Ending, Runs, Wake, driver};
@@ -29,7 +30,6 @@ use record::{Notes, Record, Wishes, words};
 use sd_notify::NotifyState;
 use serde_json::json;
 use std::cell::Cell;
-use std::io::{self, Write};
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -342,8 +342,7 @@ fn serve(
         }
     });
     // Somebody who closed our output still wants to be served.
-    let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());
-    let _ = io::stdout().flush();
+    let _ = stdout::write(announce(&device, record, args.output_format));
     signals::notify(&[NotifyState::Ready]);
     let mut is_unwell = false;
     loop {

@@ -283,13 +283,7 @@ impl Multipath {
         }
     }
 
-    fn report(
-        &self,
-        cores: &[&Core],
-        past: &Past,
-        path: usize,
-        standby: PathSet,
-    ) -> PathReport {
+    fn report(&self, cores: &[&Core], past: &Past, path: usize, standby: PathSet) -> PathReport {
         let child = &self.paths[path];
         let mut own = child.paths();
         let mut report = match own.len() {

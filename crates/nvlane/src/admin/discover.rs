@@ -3,6 +3,7 @@
 use super::connect::{DISCOVERY_PORT, Remote};
 use super::{json, text};
 use crate::cli::{DiscoverArgs, Format};
+use crate::stdout;
 use anyhow::{Context, Result};
 use host::client::{DiscoveryLog, Reason};
 use nvme::fabrics::DISCOVERY_NQN;
@@ -11,7 +12,7 @@ use nvme::log::discovery::{
 };
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -53,9 +54,7 @@ fn write(log: &DiscoveryLog, args: &DiscoverArgs) -> Result<()> {
         Format::Json => json::write(json_of(log)),
         Format::Binary => log.entries.as_bytes().to_vec(),
     };
-    let mut stdout = io::stdout();
-    stdout.write_all(&out)?;
-    Ok(stdout.flush()?)
+    stdout::write(out)
 }
 
 fn text_of(log: &DiscoveryLog) -> String {

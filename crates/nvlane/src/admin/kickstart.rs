@@ -9,6 +9,7 @@
 use super::connect::DISCOVERY_PORT;
 use super::{discover, json};
 use crate::cli::{KickstartArgs, ListFormat};
+use crate::stdout;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use host::Address;
 use host::client::{Client, Options, Peer};
@@ -51,8 +52,7 @@ pub fn kickstart(args: &KickstartArgs) -> Result<()> {
         }
         ListFormat::Json => json::write(json_of(cdc, &cdc_nqn, &listeners, entries)),
     };
-    io::stdout().write_all(&out)?;
-    Ok(())
+    stdout::write(out)
 }
 
 fn json_of(

@@ -9,12 +9,13 @@ use crate::control::method::Volume;
 use crate::control::path;
 use crate::patience;
 use crate::size;
+use crate::stdout;
 use anyhow::{Context, Result};
 use host::client::{Client, ClientError, Descriptor, lba_format};
 use nvme::identify::{Controller, Namespace, Nidt};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -67,8 +68,7 @@ pub fn list(args: &ListArgs) -> Result<()> {
             ListFormat::Json => json::write(Map::from_iter([devices_json(&devices)])),
         }
     };
-    io::stdout().write_all(&out)?;
-    Ok(())
+    stdout::write(out)
 }
 
 fn sources(args: &ListArgs) -> Result<Vec<Source>> {

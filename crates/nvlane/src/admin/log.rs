@@ -3,11 +3,11 @@
 use super::connect::Remote;
 use super::{fields, json, text};
 use crate::cli::{Format, GetLogArgs};
+use crate::stdout;
 use anyhow::{Result, ensure};
 use host::client::LogPage;
 use nvme::log::Lid;
 use serde_json::{Map, Value, json};
-use std::io::{self, Write};
 
 /// `nvlane get-log`.
 pub fn get_log(args: &GetLogArgs) -> Result<()> {
@@ -47,6 +47,5 @@ pub fn get_log(args: &GetLogArgs) -> Result<()> {
             ("data".to_owned(), Value::from(fields::hex_bytes(&data))),
         ])),
     };
-    io::stdout().write_all(&out)?;
-    Ok(())
+    stdout::write(out)
 }

@@ -4,12 +4,13 @@ use super::connect::Remote;
 use super::fields::{Bits, bit, either, meaning, value};
 use super::json;
 use crate::cli::{ListFormat, ShowRegsArgs};
+use crate::stdout;
 use anyhow::Result;
 use host::client::Client;
 use nvme::fabrics::Property;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// A property: where it is, its names in text and in JSON as nvme-cli has them, whether every
 /// controller of a fabric has it, and what its bits mean.
@@ -103,8 +104,7 @@ pub fn show_regs(args: &ShowRegsArgs) -> Result<()> {
             values.iter().map(|(one, value)| (one.json.to_owned(), Value::from(*value))).collect(),
         ),
     };
-    io::stdout().write_all(&out)?;
-    Ok(())
+    stdout::write(out)
 }
 
 /// The properties that the controller has.

@@ -7,6 +7,7 @@ use crate::cli::{ListFormat, ListSubsysArgs, RemoteArgs};
 use crate::control::client::Client as Control;
 use crate::control::method::VolumePaths;
 use crate::control::path;
+use crate::stdout;
 use anyhow::{Context, Result, ensure};
 use host::Local;
 use host::client::{Client, ClientError};
@@ -16,7 +17,7 @@ use nvme::log::discovery::{Entry, SubsystemType};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -129,14 +130,15 @@ pub fn list_subsys(args: &ListSubsysArgs) -> Result<()> {
             json::write(Map::from_iter([("Subsystems".to_owned(), subsystems.into())]))
         }
     };
-    io::stdout().write_all(&out)?;
+    let printed = stdout::write(out);
     // What a daemon has opened was not asked, and stands as it says.
     let is_asked = args.remote.traddr.is_some() || !args.volumes.is_empty();
     let silent: Vec<String> =
         subsystems.iter().filter(|it| !it.answers()).map(Subsystem::silence).collect();
     let is_enough = silent.is_empty() || is_any_enough && silent.len() < subsystems.len();
+    // Who is silent is so, whoever reads of it.
     ensure!(!is_asked || is_enough, "{}", silent.join("; "));
-    Ok(())
+    printed
 }
 
 /// What a discovery controller names, each address looked at.

@@ -226,10 +226,9 @@ pub trait Scenario: Sync {
 /// Runs `nvlane bench`.
 pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
     let Some(name) = arguments.scenario.as_deref().filter(|_| !arguments.list) else {
-        for scenario in SCENARIOS {
-            writeln!(io::stdout(), "{:<12} {}", scenario.name(), scenario.about())?;
-        }
-        return Ok(());
+        let line =
+            |scenario: &&dyn Scenario| format!("{:<12} {}\n", scenario.name(), scenario.about());
+        return stdout::write(SCENARIOS.iter().map(line).collect::<String>());
     };
     let Some(scenario) = SCENARIOS.iter().find(|scenario| scenario.name() == name) else {
         let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name()).collect();
@@ -260,16 +259,13 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
     let mut report = outcome?;
     options.note_unknown(&mut report)?;
     // First: what was measured is not to be lost with a drawing that cannot be kept.
-    let mut output = io::stdout().lock();
-    if arguments.json {
-        writeln!(output, "{}", serde_json::to_string(&report)?)?;
-    } else {
-        write!(output, "{report}")?;
-    }
-    output.flush()?;
+    let printed = stdout::write(match arguments.json {
+        true => format!("{}\n", serde_json::to_string(&report)?),
+        false => report.to_string(),
+    });
     if let Some(path) = &arguments.svg {
         std::fs::write(path, svg::draw(&report))
             .with_context(|| format!("{} cannot be written", path.display()))?;
     }
-    Ok(())
+    printed
 }

@@ -3,11 +3,12 @@
 use super::trial::{self, Outcome};
 use crate::admin::json_object;
 use crate::cli::{BpfCheckArgs, ListFormat};
+use crate::stdout;
 use anyhow::{Context, Result, bail};
 use bpf::{MapDefinition, MapKind};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use ublk_bpf::Error;
 
 /// What of a program goes wrong is told up to here; JSON has all of it.
@@ -42,11 +43,12 @@ pub fn command(args: &BpfCheckArgs) -> Result<()> {
             format!("{all:#}\n")
         }
     };
-    io::stdout().write_all(text.as_bytes())?;
+    let printed = stdout::write(text);
     // What is no object is nothing for the kernel, however it is asked.
     let of_kernel = user.loaded.as_ref().and_then(|_| kernel.wrong());
     let wrong: Vec<&str> = [user.wrong(), of_kernel].into_iter().flatten().collect();
-    if wrong.is_empty() { Ok(()) } else { bail!("{name}: {}", wrong.join("; ")) }
+    // What is wrong is so, whoever reads of it.
+    if wrong.is_empty() { printed } else { bail!("{name}: {}", wrong.join("; ")) }
 }
 
 /// What user space has to say of a program.

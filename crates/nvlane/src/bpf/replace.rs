@@ -5,13 +5,13 @@ use crate::control::client::Client;
 use crate::control::method::{DeviceProgram, ProgramReplaced, Volume, VolumeProgram};
 use crate::control::path;
 use crate::control::protocol::Failure;
+use crate::stdout;
 use crate::ublk;
 use anyhow::{Context, Result, bail};
 use namespace::layer::program::{ProgramError, Replaced, Routed};
 use namespace::{Namespace, percent};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub fn command(args: &BpfReplaceArgs) -> Result<()> {
             text_of(&done)
         }
     };
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    stdout::write(text)
 }
 
 /// The namespace that is meant: `NSID`, `NQN/NSID`, or a volume's URI as the daemon has it.

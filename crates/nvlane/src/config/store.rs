@@ -375,16 +375,21 @@ impl Store {
 /// Replaces the content of `path`: a new file beside it, synced, renamed over it, and the
 /// directory synced, so that the rename is durable too.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_as(path, bytes, 0o600)
+    write_as(path, ".new", bytes, 0o600)
 }
 
-/// The same of a file that others may read.
-pub fn write_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_as(path, bytes, 0o644)
+/// Writes where a user has said: replaces a file as a whole, by one of that mode; into anything else that is there (a device, a
+/// pipe, a link) it is written.
+pub fn write_output(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => fs::write(path, bytes),
+        // Somebody else may write it at the same time.
+        _ => write_as(path, &format!(".{}.new", std::process::id()), bytes, mode),
+    }
 }
 
-fn write_as(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let new = beside(path, ".new");
+fn write_as(path: &Path, suffix: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let new = beside(path, suffix);
     // First, since what fails behind the rename comes too late.
     let directory = directory_of(path)?;
     // What an interrupted write has left; and whoever may write to that directory does not choose what we write to.
@@ -555,6 +560,23 @@ mod tests {
         drop(store);
         let (_store, found) = Store::open(&path, start("a")).unwrap();
         assert_eq!(found, Found::State(config("mem:3G")));
+    }
+
+    #[test]
+    fn output_goes_through_links_and_takes_the_place_of_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| directory.path().join(name));
+        fs::write(&file, "before, and longer").unwrap();
+        let inode = || fs::metadata(&file).unwrap().ino();
+        let before = inode();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_output(&link, b"by the link", 0o644).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!((fs::read(&file).unwrap(), inode()), (b"by the link".to_vec(), before));
+        write_output(&file, b"itself", 0o644).unwrap();
+        assert_eq!(fs::read(&link).unwrap(), b"itself");
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o644);
+        assert!(inode() != before && fs::read_dir(directory.path()).unwrap().count() == 2);
     }
 
     #[test]

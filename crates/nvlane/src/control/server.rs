@@ -2,9 +2,11 @@
 
 use super::protocol::{Failure, Messages, answer, answer_busy, answer_unreadable, is_too_long};
 use crate::config::store::{self, Lock, StoreError};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::Value;
 use std::fs::{self, Metadata, Permissions};
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Clients at one time; a further one is turned away.
 const CLIENTS_MAX: usize = 32;
@@ -22,6 +24,11 @@ const CALLS_MAX: usize = 8;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may say nothing: idle ones are not to keep others out.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// How long the kernel may take to close the sockets of a process that is gone.
+const DYING_MAX: Duration = Duration::from_secs(2);
+/// How long whoever listens on a socket says nothing, that is alive.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A call, for the thread that owns the daemon.
 pub struct Call {
@@ -85,6 +92,11 @@ impl ControlSocket {
             StoreError::Io { source, .. } => io_error(source),
             StoreError::Content { .. } => unreachable!("a lock file has no content to be wrong"),
         })?;
+        // Whose lock we have is gone; somebody else may listen there all the same.
+        if is_listening(path) {
+            let process = "unknown".to_owned();
+            return Err(SocketError::Taken { path: path.to_owned(), process });
+        }
         let (listener, id) = bind_private(path).map_err(io_error)?;
         Ok(ControlSocket { path: path.to_owned(), id, listener: Some(listener), _lock: lock })
     }
@@ -151,6 +163,44 @@ fn check_place(path: &Path) -> Result<(), SocketError> {
         }
         // What else is wrong with the place, binding says.
         _ => Ok(()),
+    }
+}
+
+/// Whether somebody listens there. The socket of a process that is being killed takes connections until the kernel closes it.
+fn is_listening(path: &Path) -> bool {
+    let until = Instant::now() + DYING_MAX;
+    loop {
+        match connect_at_once(path) {
+            Ok(stream) if Instant::now() < until && is_hung_up_on(&stream) => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(_) => return true,
+            // So many wait for somebody who takes nobody in.
+            Err(error) => return error == Errno::AGAIN,
+        }
+    }
+}
+
+/// Does not wait for room among those who wait to be let in.
+fn connect_at_once(path: &Path) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// Whether whoever had the other end has gone. Who is there says nothing, being told nothing.
+fn is_hung_up_on(mut stream: &UnixStream) -> bool {
+    if stream.set_nonblocking(false).and(stream.set_read_timeout(Some(SILENCE))).is_err() {
+        return false;
+    }
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(count) => return count == 0,
+            // Who is stopped and continued meanwhile has heard nothing of them.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return error.kind() == ErrorKind::ConnectionReset,
+        }
     }
 }
 
@@ -286,6 +336,23 @@ mod tests {
         assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
         let mut client = Client::connect(&path).unwrap();
         assert_eq!(client.call("double", json!({"n": 1})).unwrap(), json!(2));
+    }
+
+    /// Of another program, or of a daemon whose lock somebody has removed.
+    #[test]
+    fn a_socket_on_which_somebody_listens_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _other = UnixListener::bind(&path).unwrap();
+        let before = id(&fs::symlink_metadata(&path).unwrap());
+        assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
+        assert_eq!(id(&fs::symlink_metadata(&path).unwrap()), before);
+        // Nor is one waited for where nobody is let in.
+        let mut waiting = Vec::new();
+        while let Ok(stream) = connect_at_once(&path) {
+            waiting.push(stream);
+        }
+        assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
     }
 
     /// In containers each server has the process id of the one before.

@@ -31,7 +31,7 @@ pub struct Opened {
 struct Named {
     /// What tells it from others.
     uri: String,
-    /// Bytes that are to be written there; none if it is only read.
+    /// The last place from which on something is written there; none if it is only read.
     written: Option<u64>,
 }
 
@@ -108,7 +108,7 @@ impl Opened {
             let uri = settled(&part.volume)?;
             let written = is_target.then_some(part.offset);
             if let Some(at) = named.iter().position(|named| named.uri == uri) {
-                named[at].written = named[at].written.or(written);
+                named[at].written = named[at].written.max(written);
                 return Ok(at);
             }
             named.push(Named { uri, written });

@@ -15,12 +15,12 @@ use crate::control::method::{Job, JobState, PathNow, Volume, VolumeMissing, Volu
 use crate::control::protocol::Failure;
 use crate::control::times::Times;
 use crate::daemon::Statistics;
+use crate::stdout;
 use anyhow::{Context, Result};
 use namespace::counters::latency_bound_ns;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,9 +44,10 @@ pub fn run(socket: &Path, patience: Duration, file: Option<&Path>) -> Result<()>
     match file {
         // Whoever collects it is another user.
         Some(file) => {
-            store::write_public(file, text.as_bytes()).with_context(|| file.display().to_string())
+            let written = store::write_output(file, text.as_bytes(), 0o644);
+            written.with_context(|| file.display().to_string())
         }
-        None => Ok(io::stdout().write_all(text.as_bytes())?),
+        None => stdout::write(text),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::control::times::{Latencies, Times};
 use crate::daemon::{NamespaceStatistics, Statistics};
 use crate::paths::CLEAR;
 use crate::size;
+use crate::stdout;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -49,9 +50,7 @@ pub fn run(socket: &Path, look: &Look) -> Result<()> {
             Output::Json => format!("{}\n", now.json()),
             Output::Text => format!("{}{}", if clear { CLEAR } else { "" }, now.text()),
         };
-        let mut out = io::stdout();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+        stdout::write(text)?;
         before = sample;
         left = left.map(|left| left - 1);
     }

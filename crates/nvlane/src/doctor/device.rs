@@ -85,7 +85,19 @@ fn mend(uri: &str) -> Option<String> {
     if path.exists() { path.to_str().map(machine::to_this_user) } else { None }
 }
 
+/// Has a URI make nothing.
+fn uncreated(uri: &mut Uri) -> bool {
+    let own = match &mut uri.kind {
+        Kind::File { create_bytes, .. } => create_bytes.take().is_some(),
+        _ => false,
+    };
+    uri.children_mut().iter_mut().fold(own, |any, child| uncreated(child) | any)
+}
+
 fn read_first(uri: &str) -> anyhow::Result<String> {
+    let mut parsed: Uri = uri.parse()?;
+    let made_none = uncreated(&mut parsed).then(|| parsed.to_string());
+    let uri = made_none.as_deref().unwrap_or(uri);
     let session = Session::new(&SessionConfig { depth: 1, ..SessionConfig::default() })?;
     let passthrough = Passthrough::ALL;
     let options = OpenOptions { read_only: true, passthrough, ..OpenOptions::default() };

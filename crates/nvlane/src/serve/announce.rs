@@ -1,6 +1,7 @@
 //! Telling people and supervisors that the daemon is ready.
 
 use crate::daemon::Daemon;
+use crate::stdout;
 use crate::{signals, size};
 use sd_notify::NotifyState;
 use serde_json::json;
@@ -13,8 +14,7 @@ use std::path::Path;
 /// Prints what is served and how to connect, and tells systemd and `--ready-fd`.
 pub fn ready(daemon: &Daemon, socket: Option<&Path>, ready_fd: Option<File>) {
     // Somebody who closed our output still wants to be served.
-    let _ = io::stdout().write_all(text(daemon, socket).as_bytes());
-    let _ = io::stdout().flush();
+    let _ = stdout::write(text(daemon, socket));
     let status = format!("serving {} volume(s)", daemon.volumes().len());
     signals::notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     if let Some(file) = ready_fd

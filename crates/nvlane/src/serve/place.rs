@@ -50,6 +50,7 @@ impl DataDir {
                 )
             },
         )?;
+        path::check_owner(&data_dir.path).context("--data-dir DIR for another one")?;
         Ok(data_dir)
     }
 

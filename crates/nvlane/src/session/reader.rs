@@ -3,6 +3,7 @@
 use super::descriptor::{self, Descriptor};
 use super::progress::Progress;
 use super::{DEPTH, Session};
+use crate::stdout;
 use anyhow::Result;
 use namespace::{Request, Sink};
 use nvme::opcode;
@@ -175,7 +176,7 @@ impl Complete for Reader {
             state.idle.push(request);
             if result < 0 {
                 let error = io::Error::from(Errno::from_raw_os_error(-result));
-                state.failure = Some(error.into());
+                state.failure = stdout::told(Err(error)).err();
             }
         }
         self.step();

@@ -30,6 +30,8 @@ pub struct Writer {
     waits: bool,
     /// Fill up the last block with zeroes.
     pad: bool,
+    /// Bytes of the input, if that is known.
+    total: Option<u64>,
     /// The volume's before anything was written.
     epoch: u64,
     state: RefCell<State>,
@@ -40,6 +42,8 @@ struct State {
     /// Where the next command writes.
     next: u64,
     filling: Option<Filling>,
+    /// Bytes that the input has given.
+    taken: u64,
     /// The input has ended.
     ended: bool,
     in_flight: usize,
@@ -89,10 +93,12 @@ impl Writer {
             input,
             waits: kind != Ok(FileType::RegularFile),
             pad,
+            total,
             stepping: Cell::new(true),
             state: RefCell::new(State {
                 next: offset,
                 filling: None,
+                taken: 0,
                 ended: false,
                 in_flight: 0,
                 written: 0,
@@ -184,7 +190,13 @@ impl Writer {
             return;
         }
         filling.filled += result as usize;
+        state.taken += result as u64;
         state.ended = result == 0;
+        if let Some(total) = self.total.filter(|&total| state.ended && state.taken < total) {
+            let taken = state.taken;
+            state.failure = Some(anyhow!("the input of {total} bytes ended after {taken}"));
+            return;
+        }
         if filling.filled > 0 && state.next >= self.session.limits.bytes() {
             let uri = self.session.volume.uri();
             state.failure =

@@ -3,6 +3,7 @@
 use super::record;
 use crate::cli::{ListFormat, UblkAddArgs, UblkMakeArgs, UblkRecoverArgs, UblkServeArgs};
 use crate::signals;
+use crate::stdout;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde_json::Value;
@@ -60,7 +61,7 @@ fn tell(served: &Served, format: ListFormat) -> Result<()> {
         ListFormat::Json => served.line.clone(),
         ListFormat::Normal => format!("/dev/ublkb{}\n", served.id),
     };
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    stdout::write(text)
 }
 
 /// Starts `nvlane ublk ARGUMENTS`, whose log is a file, and waits until its device is there.
@@ -134,6 +135,7 @@ fn start(command: &mut Command) -> Result<Option<Served>> {
             }
         })
     };
+    signals::wait_for_children();
     let mut between = command.spawn().context("cannot start the server")?;
     let output = between.stdout.take().expect("piped");
     between.wait().context("cannot wait for the server's parent")?;

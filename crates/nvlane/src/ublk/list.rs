@@ -4,13 +4,14 @@ use super::SCHEMA_VERSION;
 use super::record::Record;
 use crate::cli::ListFormat;
 use crate::size;
+use crate::stdout;
 use ::ublk::driver::{SECTOR_SHIFT, flag, state};
 use ::ublk::{DataPath, Features};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// Where the kernel lists the devices.
 const CLASS: &str = "/sys/class/ublk-char";
@@ -61,7 +62,7 @@ pub fn devices(format: ListFormat) -> Result<()> {
         }
         ListFormat::Normal => table(&rows),
     };
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    stdout::write(text)
 }
 
 fn state_name(number: u16) -> &'static str {
@@ -150,7 +151,7 @@ pub fn features(format: ListFormat) -> Result<()> {
             text
         }
     };
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    stdout::write(text)
 }
 
 fn feature_table(driver: Features, release: &str) -> String {

@@ -215,6 +215,39 @@ fn commands_end_well_where_nobody_reads_what_they_say() {
     let output = nvlane().args(read).stderr(shut()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(output.stdout, [0; 512]);
+    // What has failed has, and what is to be done is done.
+    let dir = tempfile::tempdir().unwrap();
+    let (a, nothing) = (dir.path().join("a"), dir.path().join("nothing"));
+    fs::write(&a, pattern(4096)).unwrap();
+    fs::write(&nothing, "").unwrap();
+    let (a, nothing) = (a.to_str().unwrap(), nothing.to_str().unwrap());
+    for args in [
+        &["io", a, "-O", "0x90", "-l", "512", "-r", "-o", "json"][..],
+        &["io", a, "-O", "0x90", "-l", "512", "-r", "--latency"],
+        &["bpf", "check", nothing],
+        &["list-subsys", "tcp://127.0.0.1:1/nqn.x:y"],
+    ] {
+        let output = nvlane().args(args).stdout(shut()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+        assert!(!output.stderr.is_empty(), "{args:?}");
+    }
+    let write = ["io", a, "-O", "1", "-l", "512", "-w", "-s", "-i", "/dev/zero"];
+    let output = nvlane().args(write).stdout(shut()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read(a).unwrap()[..512], [0; 512]);
+}
+
+/// As one that somebody cuts off meanwhile: such a file says that it has 4096 bytes, and has a few.
+#[test]
+fn an_input_that_ends_early_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = dir.path().join("a");
+    fs::write(&a, pattern(8192)).unwrap();
+    let input = "/sys/devices/system/cpu/online";
+    let args = ["write", a.to_str().unwrap(), "--input", input, "--pad"];
+    let line = said(&nvlane().args(args).output().unwrap());
+    assert!(line.contains("the input of 4096 bytes ended after"), "{line}");
+    assert!(fs::read(&a).unwrap() == pattern(8192));
 }
 
 /// As `copy` refuses it: no volume shows those bytes.
@@ -227,4 +260,16 @@ fn a_file_with_bytes_behind_its_last_block_is_refused() {
     let line = said(&nvlane().args(["cat", name]).output().unwrap());
     assert!(line.contains("the last 488 bytes are no whole block of 512"), "{line}");
     assert_eq!(cat(name, &["--length", "512"]), pattern(1000)[..512]);
+}
+
+/// Children are gone before they are waited for where SIGCHLD is ignored, which programs inherit.
+#[test]
+fn a_program_is_waited_for_whatever_is_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let stat = dir.path().join("stat.json");
+    let script = "trap '' CHLD; exec \"$0\" aio run --stat \"$1\" -- sh -c 'exit 3'";
+    let args = ["-c", script, env!("CARGO_BIN_EXE_nvlane"), stat.to_str().unwrap()];
+    let output = std::process::Command::new("sh").args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(fs::read_to_string(&stat).unwrap().contains("\"total\""));
 }

@@ -77,6 +77,11 @@ fn files_are_made_by_copies_only() {
     }
     done(&args);
     assert_eq!((fs::metadata(&b).unwrap().len(), entries()), (3 * M, 3));
+    // As large as what is written there last in it, whatever comes first.
+    let d = dir.path().join("d").display().to_string();
+    done(&[&a, &d, "--also", &format!("{d}@4M"), "--create"]);
+    let (once, twice) = (fs::read(&a).unwrap(), fs::read(&d).unwrap());
+    assert!(twice.len() == 6 << 20 && twice[..2 << 20] == once && twice[4 << 20..] == once);
 }
 
 #[test]

@@ -241,6 +241,11 @@ fn the_doctor_fails_for_a_volume_that_does_not_open() {
     assert_eq!(said, "nvlane: the volume is missing\n");
     let said = refusal_of_doctor(&["doctor", "tcp://127.0.0.1:1/nqn.x:y"]);
     assert!(said.contains("onnection refused"), "{said}");
+    // Nothing is made for a look.
+    let dir = tempfile::tempdir().unwrap();
+    let new = dir.path().join("new");
+    let uri = format!("linear:(mem:1M,{}?create&size=1M)", new.display());
+    assert!(refusal_of_doctor(&["doctor", &uri]).contains("does not exist") && !new.exists());
 }
 
 /// Has every call of io_uring_setup refused in the program, as container runtimes do.

@@ -145,7 +145,8 @@ mod tests {
         let many = |count: usize| vec!["1"; count].join("+");
         assert!(many(PATHS_MAX).parse::<Standby>().is_ok());
         let long = "a".repeat(NAME_BYTES_MAX + 1);
-        for wrong in ["", "+", "1+", "a+none", "a,b", "a b", "a/b", "a(b", "ä", &many(PATHS_MAX + 1), &long]
+        for wrong in
+            ["", "+", "1+", "a+none", "a,b", "a b", "a/b", "a(b", "ä", &many(PATHS_MAX + 1), &long]
         {
             assert_eq!(wrong.parse::<Standby>(), Err(NoPaths), "{wrong}");
         }

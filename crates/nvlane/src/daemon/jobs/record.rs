@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of a record's layout.
 const VERSION: u32 = 1;
-/// Largest record that is read.
+/// Largest record that is written and read.
 const BYTES_MAX: u64 = 4 << 20;
 /// How a record's name ends.
 const SUFFIX: &str = ".json";
@@ -170,6 +170,11 @@ impl Records {
         }
         let mut text = serde_json::to_vec_pretty(record).expect("a record is plain data");
         text.push(b'\n');
+        if text.len() as u64 > BYTES_MAX {
+            // It could not be read again.
+            let what = format!("a record of {} bytes is more than {BYTES_MAX}", text.len());
+            return Err(io::Error::new(ErrorKind::FileTooLarge, what));
+        }
         write_atomically(&self.path(record.id), &text)
     }
 
@@ -362,6 +367,11 @@ mod tests {
             records.save(&Record::new(id, spec(), uris())).unwrap();
         }
         fs::create_dir(records.directory.join("2.json")).unwrap();
+        // One that could not be read again.
+        let mut long = Record::new(4, spec(), uris());
+        long.error = Some("x".repeat(BYTES_MAX as usize));
+        assert_eq!(records.save(&long).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert!(!records.directory.join("4.json").exists());
         let (gone, outcome) = records.remove(&[1, 2, 3]);
         assert!(gone == 1 && outcome.is_err() && !records.directory.join("1.json").exists());
         assert!(records.directory.join("3.json").exists());
