@@ -267,9 +267,10 @@ fn a_file_with_bytes_behind_its_last_block_is_refused() {
 fn a_program_is_waited_for_whatever_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let stat = dir.path().join("stat.json");
-    let script = "trap '' CHLD; exec \"$0\" aio run --stat \"$1\" -- sh -c 'exit 3'";
-    let args = ["-c", script, env!("CARGO_BIN_EXE_nvlane"), stat.to_str().unwrap()];
-    let output = std::process::Command::new("sh").args(args).output().unwrap();
+    let run = [env!("CARGO_BIN_EXE_nvlane"), "aio", "run", "--stat", stat.to_str().unwrap()];
+    let mut command = std::process::Command::new("env");
+    command.arg("--ignore-signal=CHLD").args(run).args(["--", "sh", "-c", "exit 3"]);
+    let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(fs::read_to_string(&stat).unwrap().contains("\"total\""));
 }
