@@ -20,7 +20,6 @@ use crate::ublk;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Duration;
 
 /// `nvlane bpf`.

@@ -29,7 +29,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Duration;
 
 /// Calls one method and prints what comes back.

@@ -25,7 +25,6 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::Write;
 
 /// What is logged to standard error: nothing but what ends the program, since each finding is told as such.
 const LOG: &str = "error";

@@ -14,7 +14,6 @@ use sd_notify::NotifyState;
 use serde_json::json;
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

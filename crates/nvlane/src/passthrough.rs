@@ -22,7 +22,7 @@ use namespace::device::controller::{self, Controller};
 use nvme::limits::Passthrough;
 use nvme::{Command, NSID_ALL, Status, opcode};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

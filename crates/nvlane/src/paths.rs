@@ -19,7 +19,7 @@ use crate::ublk;
 use anyhow::{Context, Result};
 use namespace::Namespace;
 use serde_json::{Map, Value, json};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;

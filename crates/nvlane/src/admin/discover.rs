@@ -12,7 +12,6 @@ use nvme::log::discovery::{
 };
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 

@@ -15,7 +15,6 @@ use host::client::{Client, ClientError, Descriptor, lba_format};
 use nvme::identify::{Controller, Namespace, Nidt};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Duration;
 use uuid::Uuid;
 

@@ -10,7 +10,6 @@ use host::client::Client;
 use nvme::fabrics::Property;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::io::Write;
 
 /// A property: where it is, its names in text and in JSON as nvme-cli has them, whether every
 /// controller of a fabric has it, and what its bits mean.

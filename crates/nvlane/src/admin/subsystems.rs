@@ -17,7 +17,6 @@ use nvme::log::discovery::{Entry, SubsystemType};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 

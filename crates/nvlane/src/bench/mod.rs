@@ -33,12 +33,11 @@ mod target;
 mod ublk;
 mod usage;
 
-use crate::{signals, stderr};
+use crate::{signals, stderr, stdout};
 use anyhow::{Context, bail, ensure};
 use report::Report;
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use bpf::{MapDefinition, MapKind};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::Write;
 use ublk_bpf::Error;
 
 /// What of a program goes wrong is told up to here; JSON has all of it.

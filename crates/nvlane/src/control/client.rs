@@ -64,7 +64,7 @@ impl Client {
     /// Connects to the daemon whose socket is at `path`; an answer may take [`PATIENCE`].
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
         let connect = || {
-            path.parent().map_or(Ok(()), path::check_owner)?;
+            path.parent().map_or(Ok(()), super::path::check_owner)?;
             let stream = UnixStream::connect(path)?;
             let reader = BufReader::new(stream.try_clone()?);
             Ok((stream, reader))

@@ -11,7 +11,6 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write;
 
 /// Where the kernel lists the devices.
 const CLASS: &str = "/sys/class/ublk-char";

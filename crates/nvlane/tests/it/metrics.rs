@@ -105,7 +105,7 @@ fn metrics(socket: &Path) -> Metrics {
 }
 
 /// Whoever has dashboards and alerts goes by them.
-const NAMES: [&str; 38] = [
+const NAMES: [&str; 39] = [
     "nvlane_build_info",
     "nvlane_core_buffer_free_bytes",
     "nvlane_core_buffer_size_bytes",

@@ -127,7 +127,7 @@ fn a_daemon_tells_and_changes_the_paths_of_what_it_has_opened() {
     assert!(text.contains("numa\nPath "), "{text}");
     let standby = |value: &str| json!({"nsid": 1, "name": "standby", "value": value});
     gateway.refuse("volume_tune", standby("192.0.2.1"));
-    gateway.call("volume_tune", standby(&target.listeners[0]));
+    gateway.call("volume_tune", standby(&target.listeners[0].to_string()));
     assert_eq!(paths()[0]["paths"][0]["standby"], true);
     assert_eq!(paths()[0]["paths"][1]["standby"], false);
     let sent_by = |path: usize| paths()[0]["paths"][path]["selections"].as_u64().unwrap();
