@@ -66,7 +66,7 @@ fn path() -> Value {
     json!({
         "name": "string", "access": "string", "reason": "string", "in_flight": "integer",
         "selections": "integer", "errors": "integer", "reconnects": "integer", "weight": "integer",
-        "share": "fraction", "p50_ns": "integer", "p99_ns": "integer", "details": {},
+        "share": "fraction", "standby": "boolean", "p50_ns": "integer", "p99_ns": "integer", "details": {},
     })
 }
 
