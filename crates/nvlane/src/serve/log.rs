@@ -1,9 +1,12 @@
 //! The log, to standard error.
 
+mod unwaited;
+
 use anyhow::{Result, anyhow};
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
+use unwaited::Unwaited;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
@@ -17,7 +20,7 @@ static CHANGE: OnceLock<Change> = OnceLock::new();
 pub fn to_stderr(filter: &str) -> Result<()> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(parse(filter).map_err(|wrong| anyhow!("--log {wrong}"))?)
-        .with_writer(std::io::stderr)
+        .with_writer(|| Unwaited)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         // It would say so on standard error again, and panic: whoever serves goes on without a log.

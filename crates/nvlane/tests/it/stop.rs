@@ -1,6 +1,6 @@
 //! What a stop in order does with commands that a volume holds.
 
-use crate::daemon::{Daemon, eventually, nvlane, wait};
+use crate::daemon::{Daemon, ask, eventually, nvlane, wait};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -168,4 +168,40 @@ fn nbd_tells_what_it_gives_up() {
     assert!(log.contains("still has commands of clients") && log.contains("a.img"), "{log}");
     assert!(!log.contains("everything is flushed"), "{log}");
     assert!(dir.path().join("s").exists(), "whoever listens there next is to know");
+}
+
+/// A journal that hangs, a terminal that was stopped: their pipe is full.
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, mut stderr) = std::io::pipe().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&stderr).unwrap();
+    rustix::fs::fcntl_setfl(&stderr, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while stderr.write(&[b'.'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&stderr, flags).unwrap();
+    let socket = dir.path().join("s");
+    let (address, data) = ("127.0.0.1:0", dir.path().join("data"));
+    let mut serve = nvlane();
+    serve.args(["serve", "mem:1M", "--log", "debug", "--listen", address, "--socket"]).arg(&socket);
+    serve.arg("--data-dir").arg(data).stdout(Stdio::null()).stderr(stderr);
+    let mut child = serve.spawn().unwrap();
+    // The command has the other end as well.
+    drop(serve);
+    let mut config = json!(null);
+    eventually("it is there", || match ask(&socket, "config_get", json!({})) {
+        Ok(answer) => {
+            config = answer["result"].clone();
+            true
+        }
+        Err(_) => child.try_wait().unwrap().is_some(),
+    });
+    let (listener, nqn) = (&config["listeners"][0], &config["subsystems"][0]["nqn"]);
+    let volume = format!("tcp://{}/{}?ns=1", listener.as_str().unwrap(), nqn.as_str().unwrap());
+    let output = nvlane().args(["cat", &volume]).output().unwrap();
+    assert!(output.status.success() && output.stdout == vec![0; 1 << 20]);
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(wait(&mut child).code(), Some(0));
+    let mut said = Vec::new();
+    log.read_to_end(&mut said).unwrap();
+    assert!(said.iter().all(|&byte| byte == b'.'), "{}", String::from_utf8_lossy(&said));
 }
