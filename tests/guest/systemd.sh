@@ -3,6 +3,7 @@
 # Our units as systemd runs them, first in a boot of its own (a container's, with namespaces for processes, mounts and
 # control groups): the target within its sandbox, and a block device of what that serves, which comes up although it is
 # started before and gets another server in use; both are killed under I/O and are there again, and both stop in good order.
+# So does an NBD server of the same volume, which is killed as well.
 # Before that, what systemd makes of a mount of the device.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
@@ -36,7 +37,8 @@ for target in sysinit basic shutdown local-fs network-online remote-fs-pre multi
 done
 printf '[Unit]\nWants=nvlane-ublk@0.service nvlane.service\nAfter=nvlane-ublk@0.service\n' >>"$units/multi-user.target"
 # A moment later than the block device, so that this begins while there is no target.
-mkdir "$units/nvlane.service.d" "$units/nvlane-ublk@0.service.d"
+mkdir "$units/nvlane.service.d" "$units/nvlane-ublk@0.service.d" "$units/nvlane-nbd@a.service.d"
+printf '[Service]\nStandardOutput=append:%s/nbd.log\nStandardError=inherit\n' "$WORK" >"$units/nvlane-nbd@a.service.d/log.conf"
 printf '[Service]\nExecStartPre=/bin/sleep 3\nStandardOutput=append:%s/target.log\nStandardError=inherit\n' "$WORK" >"$units/nvlane.service.d/log.conf"
 printf '[Service]\nStandardOutput=append:%s/device.log\nStandardError=inherit\n' "$WORK" >"$units/nvlane-ublk@0.service.d/log.conf"
 
@@ -61,6 +63,7 @@ END
 mkdir -p /etc/nvlane
 printf 'VOLUME=tcp://127.0.0.1:%s/%s?ns=1&reconnect_delay=200ms&ctrl_loss_tmo=120s\nOPTIONS=-q 2 -d 32 --log info,nvlane::ublk=warn\n' "$PORT" "$NQN" \
     >/etc/nvlane/ublk-0.conf
+printf 'VOLUMES=tcp://127.0.0.1:%s/%s?ns=1&reconnect_delay=200ms mem:16M\nOPTIONS=--cores 1\n' "$PORT" "$NQN" >/etc/nvlane/nbd-a.conf
 
 # The boot. /run is a new one there.
 (
@@ -85,7 +88,7 @@ await 180 has_booted
 
 property() { ctl_systemd show -P "$2" "$1"; }
 is_active() { [[ $(property "$1" ActiveState) == active ]]; }
-told() { tail -n 15 "$WORK/target.log" "$WORK/device.log" 2>/dev/null; }
+told() { tail -n 15 "$WORK/target.log" "$WORK/device.log" "$WORK/nbd.log" 2>/dev/null; }
 active() { (await 90 is_active "$1") || die "$1 is $(property "$1" ActiveState): $(told)"; }
 active nvlane.service
 active nvlane-ublk@0.service
@@ -164,7 +167,17 @@ for unit in nvlane-ublk@0.service nvlane.service; do
     echo "$unit was killed, and is there again"
 done
 
-for unit in nvlane-ublk@0.service nvlane.service; do
+unit=nvlane-nbd@a.service
+ctl_systemd start $unit || die "$unit: $(told)"
+# size NAME: of an export
+size() { nsenter -t "$init" -m -- nbdinfo --size "nbd+unix:///$1?socket=/run/nvlane-nbd-a/nbd.sock"; }
+expect "its exports" "$(size 1) $(size 2)" "67108864 16777216"
+before=$(restarts $unit)
+kill_and_await
+expect "its exports, once it was killed" "$(size 1) $(size 2)" "67108864 16777216"
+expect "its paths" "$(nsenter -t "$init" -m -- nvlane paths --socket /run/nvlane-nbd-a/control.sock -o json | jq -r '.volumes[0].paths[0].access')" optimized
+
+for unit in nvlane-nbd@a.service nvlane-ublk@0.service nvlane.service; do
     ctl_systemd stop $unit
     expect "how $unit ended" "$(property $unit Result) $(property $unit ActiveState)" "success inactive"
 done
