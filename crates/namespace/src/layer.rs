@@ -164,8 +164,11 @@ macro_rules! pass_to_child {
 }
 pub(crate) use pass_to_child;
 
+use crate::Namespace;
 use nvme::Command;
 use nvme::opcode::io as opcode;
+use std::io;
+use std::sync::Arc;
 
 /// Whether an admin command surely leaves the namespace as it is.
 pub fn admin_changes_nothing(code: u8) -> bool {
@@ -174,6 +177,25 @@ pub fn admin_changes_nothing(code: u8) -> bool {
         code,
         admin::IDENTIFY | admin::GET_LOG_PAGE | admin::GET_FEATURES | admin::GET_LBA_STATUS
     )
+}
+
+/// Gives each of `volumes` that knows a setting its value ([`Namespace::tune`]). An error if none does: the first one's.
+pub(crate) fn tune_each<'a>(
+    volumes: impl Iterator<Item = &'a Arc<dyn Namespace>>,
+    name: &str,
+    value: &str,
+) -> io::Result<()> {
+    let (mut known, mut unknown) = (false, Ok(()));
+    for volume in volumes {
+        match volume.tune(name, value) {
+            Ok(()) => known = true,
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                unknown = unknown.and(Err(error))
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if known { Ok(()) } else { unknown }
 }
 
 /// Whether a command addresses `block_count` logical blocks from `slba`.

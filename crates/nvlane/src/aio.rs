@@ -29,7 +29,7 @@ const OURS: &[u8] = b"NVLANE_AIO_1";
 const PLACES: [&str; 4] =
     ["libaio.so.1", "libnvlane_aio.so", "deps/libnvlane_aio.so", "../lib/nvlane/libaio.so.1"];
 
-/// Signals that are looked for while the program runs.
+/// Signals that are looked for while the program runs, but for those that are ignored: it is to ignore them, too.
 const PASSED: [i32; 6] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT];
 
 /// `nvlane aio`.
@@ -65,7 +65,8 @@ fn run(args: &AioRunArgs) -> Result<()> {
             let folder = tempfile::Builder::new().prefix("nvlane-aio-").tempdir()?;
             command.env(OsStr::from_bytes(stat::VARIABLE.to_bytes()), folder.path());
             // Before it runs: one that comes meanwhile is passed on then.
-            let signals = Signals::new(PASSED).context("cannot wait for signals")?;
+            let wanted = PASSED.into_iter().filter(|&signal| !crate::signals::ignores(signal));
+            let signals = Signals::new(wanted).context("cannot wait for signals")?;
             crate::signals::wait_for_children();
             let mut child = command.spawn().with_context(refused)?;
             probe.keep();

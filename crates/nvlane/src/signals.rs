@@ -74,7 +74,7 @@ pub fn wait_for_children() {
 /// look at their files again, does nothing to them.
 pub fn on_stop(stop: impl Fn() + Send + 'static) -> Result<()> {
     let mut wanted = vec![SIGINT, SIGTERM];
-    if !ignores_hangup() {
+    if !ignores(SIGHUP) {
         wanted.push(SIGHUP);
     }
     let mut signals = Signals::new(wanted).context("cannot wait for signals")?;
@@ -103,14 +103,14 @@ pub fn on_stop(stop: impl Fn() + Send + 'static) -> Result<()> {
     Ok(())
 }
 
-/// Whether we were started so as to outlive a terminal (nohup), which is to stay so.
-fn ignores_hangup() -> bool {
+/// Whether we were started so as to ignore a signal, which is to stay so: SIGHUP by nohup, SIGINT in the background of a shell.
+pub fn ignores(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     // proc_pid_status(5): a mask in hexadecimal digits, the lowest bit being signal 1.
     ignored
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
+        .is_some_and(|mask| mask & 1 << (signal - 1) != 0)
 }
 
 #[cfg(test)]

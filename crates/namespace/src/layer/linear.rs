@@ -11,6 +11,7 @@ mod copies;
 use crate::copy::{self, Carrier, Ground, Located, OnThreads, Refusals};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
+use crate::layer::tune_each;
 use crate::{
     Access, AccessWatcher, Data, Lost, Namespace, Part, PathReport, Queue, Request, Run, Sink,
     dataset,
@@ -256,16 +257,7 @@ impl Namespace for Linear {
 
     /// Every child that knows the setting is given it; an error if none does.
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {
-        let mut known = false;
-        for child in &self.children {
-            match child.namespace.tune(name, value) {
-                Ok(()) => known = true,
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let what = || format!("{name}={value}: nothing below has such a setting");
-        if known { Ok(()) } else { Err(io::Error::new(io::ErrorKind::Unsupported, what())) }
+        tune_each(self.children.iter().map(|child| &child.namespace), name, value)
     }
 
     fn cut(&self) -> u64 {

@@ -35,6 +35,7 @@ mod tuning;
 
 use crate::copy::{Located, OnThreads};
 use crate::human::format_bytes;
+use crate::layer::tune_each;
 use crate::{Access, Lost, Namespace, PathReport, Queue, Run};
 use counters::{Core, Past};
 use multipath::{PATHS_MAX, PathSet, Shared};
@@ -235,7 +236,7 @@ impl Multipath {
             if let Some(stranger) = wanted.standby.stranger(&names) {
                 names.retain(|name| !name.is_empty());
                 let what = format!("{name}: no path is {stranger}; there are {}", names.join(", "));
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+                return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
         }
         *tuning = wanted;
@@ -477,12 +478,14 @@ impl Namespace for Multipath {
 
     /// What the best path says of those that say something.
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
-        let mut paths: Vec<_> = self.paths.iter().map(|path| (path.access(), path)).collect();
-        paths.sort_by_key(|(access, _)| *access);
-        let usable = paths.into_iter().filter(|(access, _)| access.is_usable());
+        let standby = self.standby();
+        let known = self.paths.iter().enumerate();
+        let mut paths: Vec<_> = known.map(|(at, path)| (at, path.access(), path)).collect();
+        paths.sort_by_key(|(at, access, _)| (standby.contains(*at), *access));
+        let usable = paths.into_iter().filter(|(_, access, _)| access.is_usable());
         let until = Instant::now() + ALLOCATION_PATIENCE;
         let in_time = usable.take_while(|_| Instant::now() < until);
-        let told = in_time.map(|(_, path)| path.allocation(slba, blocks, runs_max));
+        let told = in_time.map(|(_, _, path)| path.allocation(slba, blocks, runs_max));
         let told = told.filter_map(Result::ok).find(|runs| !runs.is_empty());
         Ok(told.unwrap_or_else(|| vec![Run { blocks, is_stored: true }]))
     }
@@ -506,19 +509,16 @@ impl Namespace for Multipath {
 
     /// Takes policy and tunables; whatever it does not know, every path that knows it is told.
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {
-        if SETTINGS.contains(&name) {
-            return self.retune(name, value);
-        }
-        let mut known = false;
-        for path in &self.paths {
-            match path.tune(name, value) {
-                Ok(()) => known = true,
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
-                Err(error) => return Err(error),
+        match self.retune(name, value) {
+            // It may mean a path of a path.
+            Err(unknown) if unknown.kind() == io::ErrorKind::Unsupported => {
+                tune_each(self.paths.iter(), name, value).map_err(|error| match error.kind() {
+                    io::ErrorKind::Unsupported => unknown,
+                    _ => error,
+                })
             }
+            own => own,
         }
-        let what = || format!("{name}={value}: no such setting; there are {}", SETTINGS.join(", "));
-        if known { Ok(()) } else { Err(io::Error::new(io::ErrorKind::Unsupported, what())) }
     }
 }
 

@@ -33,6 +33,7 @@ pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 
 use crate::copy::{OnThreads, Refusals};
+use crate::layer::tune_each;
 use crate::{Access, Lost, Namespace, PathReport, ProgramReport, Queue};
 use bpf::LoadError;
 use bpf::request::{BACKENDS_MAX, Device};
@@ -328,16 +329,7 @@ impl Namespace for Routed {
 
     /// Every child that knows the setting is given it; an error if none does.
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {
-        let mut known = false;
-        for child in &self.children {
-            match child.tune(name, value) {
-                Ok(()) => known = true,
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let what = || format!("{name}={value}: nothing below has such a setting");
-        if known { Ok(()) } else { Err(io::Error::new(io::ErrorKind::Unsupported, what())) }
+        tune_each(self.children.iter(), name, value)
     }
 
     fn resize(&self, _bytes: u64) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! Paths that are kept for when no other can be used.
 
 use crate::core::{Core, Fake};
+use namespace::layer::linear::Linear;
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, Namespace};
 use nvme::Status;
@@ -105,6 +106,47 @@ fn what_every_active_path_has_failed_goes_by_one_on_standby() {
     assert_eq!(sent(&core), [5, 5], "each once by either");
 }
 
+/// It may come back long after the active one has failed the command first.
+#[test]
+fn a_path_on_standby_that_comes_back_is_tried_before_the_active_one_again() {
+    let gone = Fake { first_access: Access::Lost, ..Fake::new("b") };
+    let core = Core::start(vec![Fake::new("a"), gone], Policy::RoundRobin);
+    core.namespace.tune("standby", "2").unwrap();
+    core.run(|world| {
+        world.paths[0].answer.set(Some(Status::INTERNAL_PATH_ERROR));
+        world.send(WRITE, 1);
+    });
+    core.until(|world| (world.paths[0].places().len() >= 6).then_some(()));
+    core.run(|world| {
+        world.paths[1].answer.set(Some(Status::SUCCESS));
+        world.paths[1].stand(Access::Optimized);
+    });
+    core.until(|world| (!world.paths[1].places().is_empty()).then_some(()));
+    core.settle();
+    core.run(|world| assert!(world.done().iter().all(|done| done.status.is_success())));
+    assert_eq!(sent(&core)[1], 1);
+}
+
+/// As of volumes in a row, only one of which has such a path.
+#[test]
+fn a_path_is_put_on_standby_wherever_it_is() {
+    let two = |a: &str, b: &str| {
+        let paths = [a, b].map(|name| Arc::new(Fake::new(name)) as Arc<dyn Namespace>);
+        Multipath::new(paths.to_vec(), MultipathOptions::default()).unwrap() as Arc<dyn Namespace>
+    };
+    let (first, second) = (two("tcp://a1:1", "tcp://a2:1"), two("tcp://b1:1", "tcp://b2:1"));
+    let row = Linear::new(vec![Arc::clone(&first), Arc::clone(&second)]).unwrap();
+    row.tune("standby", "b1").unwrap();
+    let told = |volume: &Arc<dyn Namespace>| {
+        volume.paths().iter().map(|path| path.standby).collect::<Vec<_>>()
+    };
+    assert_eq!((told(&first), told(&second)), (vec![false; 2], vec![true, false]));
+    let error = row.tune("standby", "c").unwrap_err();
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("no path is c"));
+    row.tune("standby", "none").unwrap();
+    assert_eq!(told(&second), [false; 2]);
+}
+
 #[test]
 fn a_flush_goes_to_a_path_on_standby_that_has_written() {
     let (one, other) = (Fake::new("a"), Fake::new("b"));
@@ -140,16 +182,14 @@ fn admin_commands_keep_off_a_path_on_standby() {
     let core = answering(2, Policy::Numa);
     core.namespace.tune("standby", "1").unwrap();
     core.run(|world| {
-        // Queues take note with their next command.
-        world.send(READ, 0);
         world.send_admin(1);
-        assert_eq!([0, 1].map(|path| world.paths[path].places().len()), [0, 2]);
+        assert_eq!([0, 1].map(|path| world.paths[path].places().len()), [0, 1]);
         world.paths[1].answer.set(Some(Status::HOST_ABORTED));
         world.send_admin(2);
     });
     core.settle();
     core.run(|world| {
-        assert_eq!([0, 1].map(|path| world.paths[path].places().len()), [1, 3]);
+        assert_eq!([0, 1].map(|path| world.paths[path].places().len()), [1, 2]);
         assert!(world.done().iter().all(|done| done.status.is_success()));
     });
 }
@@ -167,14 +207,14 @@ fn standby_is_said_with_the_volume_and_checked() {
         assert_eq!(core.namespace.uri(), uri);
     }
     core.namespace.tune("standby", "2").unwrap();
-    for (value, word) in [
-        ("3", "no path is 3; there are a, tcp://192.0.2.1:4420"),
-        ("2+192.0.2.2", "no path is 192.0.2.2"),
-        ("", "standby cannot be"),
-        ("a b", "standby cannot be"),
+    for (value, kind, word) in [
+        ("3", ErrorKind::Unsupported, "no path is 3; there are a, tcp://192.0.2.1:4420"),
+        ("2+192.0.2.2", ErrorKind::Unsupported, "no path is 192.0.2.2"),
+        ("", ErrorKind::InvalidInput, "standby cannot be"),
+        ("a b", ErrorKind::InvalidInput, "standby cannot be"),
     ] {
         let error = core.namespace.tune("standby", value).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{value}");
+        assert_eq!(error.kind(), kind, "{value}");
         assert!(error.to_string().contains(word), "{error}");
     }
     let told: Vec<bool> = core.namespace.paths().iter().map(|path| path.standby).collect();

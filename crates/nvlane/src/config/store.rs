@@ -375,21 +375,7 @@ impl Store {
 /// Replaces the content of `path`: a new file beside it, synced, renamed over it, and the
 /// directory synced, so that the rename is durable too.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_as(path, ".new", bytes, 0o600)
-}
-
-/// Writes where a user has said: replaces a file as a whole, by one of that mode; into anything else that is there (a device, a
-/// pipe, a link) it is written.
-pub fn write_output(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.is_file() => fs::write(path, bytes),
-        // Somebody else may write it at the same time.
-        _ => write_as(path, &format!(".{}.new", std::process::id()), bytes, mode),
-    }
-}
-
-fn write_as(path: &Path, suffix: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let new = beside(path, suffix);
+    let new = beside(path, ".new");
     // First, since what fails behind the rename comes too late.
     let directory = directory_of(path)?;
     // What an interrupted write has left; and whoever may write to that directory does not choose what we write to.
@@ -399,10 +385,32 @@ fn write_as(path: &Path, suffix: &str, bytes: &[u8], mode: u32) -> io::Result<()
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     // Whatever the umask says.
-    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
+    directory.sync_all()
+}
+
+/// Writes where a user has said: replaces a file as a whole, by one of that mode; into anything else that is there (a device, a
+/// pipe, a link) it is written.
+pub fn write_output(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => return fs::write(path, bytes),
+        _ => {}
+    }
+    let directory = directory_of(path)?;
+    let beside = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    // Somebody else may write it at the same time.
+    let mut new = tempfile::Builder::new()
+        .prefix(".nvlane-")
+        .suffix(".new")
+        .tempfile_in(beside.unwrap_or(Path::new(".")))?;
+    // Whatever the umask says.
+    new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+    new.write_all(bytes)?;
+    new.as_file().sync_all()?;
+    new.persist(path).map_err(|error| error.error)?;
     directory.sync_all()
 }
 

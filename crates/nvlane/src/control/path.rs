@@ -26,7 +26,12 @@ fn last_resort() -> PathBuf {
 /// An error if `directory` is where nobody said, and somebody else has made it, who then would say what is served, or hear
 /// what we say.
 pub fn check_owner(directory: &Path) -> io::Result<()> {
-    if directory == last_resort() { check_is_ours(directory) } else { Ok(()) }
+    match check_is_ours(directory) {
+        Err(error) if directory == last_resort() && error.kind() != io::ErrorKind::NotFound => {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_is_ours(directory: &Path) -> io::Result<()> {

@@ -176,7 +176,8 @@ fn is_listening(path: &Path) -> bool {
             }
             Ok(_) => return true,
             // So many wait for somebody who takes nobody in.
-            Err(error) => return error == Errno::AGAIN,
+            // Or it is a socket of another type, which nobody would say of one without an owner.
+            Err(error) => return matches!(error, Errno::AGAIN | Errno::PROTOTYPE),
         }
     }
 }
@@ -291,6 +292,7 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::io::Read;
+    use std::os::unix::net::UnixDatagram;
 
     /// A daemon's loop that answers `double`.
     fn start(path: &Path) -> ControlSocket {
@@ -343,16 +345,23 @@ mod tests {
     fn a_socket_on_which_somebody_listens_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
-        let _other = UnixListener::bind(&path).unwrap();
+        let other = UnixListener::bind(&path).unwrap();
         let before = id(&fs::symlink_metadata(&path).unwrap());
         assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
         assert_eq!(id(&fs::symlink_metadata(&path).unwrap()), before);
         // Nor is one waited for where nobody is let in.
+        rustix::net::listen(&other, 0).unwrap();
         let mut waiting = Vec::new();
         while let Ok(stream) = connect_at_once(&path) {
             waiting.push(stream);
         }
         assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
+        drop(waiting);
+        let path = directory.path().join("datagrams");
+        let other = UnixDatagram::bind(&path).unwrap();
+        assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
+        drop(other);
+        drop(ControlSocket::bind(&path).unwrap());
     }
 
     /// In containers each server has the process id of the one before.

@@ -30,6 +30,8 @@ impl DataDir {
         socket: &Path,
         knows_machine: impl Fn(&Path) -> bool,
     ) -> Result<DataDir> {
+        let own = path::check_owner(&path);
+        own.context("--data-dir DIR for another one")?;
         let is_elsewhere = args.config.is_some() && args.data_dir.is_none();
         if is_elsewhere && !socket.starts_with(&path) && knows_machine(&path) {
             return Ok(DataDir { path, made: Vec::new() });

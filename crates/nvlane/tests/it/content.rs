@@ -237,16 +237,18 @@ fn commands_end_well_where_nobody_reads_what_they_say() {
     assert_eq!(fs::read(a).unwrap()[..512], [0; 512]);
 }
 
-/// As one that somebody cuts off meanwhile: such a file says that it has 4096 bytes, and has a few.
+/// As one that somebody cuts off meanwhile: such a file says that it has a page, and has a few bytes.
 #[test]
 fn an_input_that_ends_early_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let a = dir.path().join("a");
     fs::write(&a, pattern(8192)).unwrap();
     let input = "/sys/devices/system/cpu/online";
+    let (size, has) = (fs::metadata(input).unwrap().len(), fs::read(input).unwrap().len());
+    assert!(size > has as u64 && size <= 8192, "{size}, {has}");
     let args = ["write", a.to_str().unwrap(), "--input", input, "--pad"];
     let line = said(&nvlane().args(args).output().unwrap());
-    assert!(line.contains("the input of 4096 bytes ended after"), "{line}");
+    assert!(line.contains(&format!("the input of {size} bytes ended after {has}")), "{line}");
     assert!(fs::read(&a).unwrap() == pattern(8192));
 }
 
@@ -269,8 +271,13 @@ fn a_program_is_waited_for_whatever_is_ignored() {
     let stat = dir.path().join("stat.json");
     let run = [env!("CARGO_BIN_EXE_nvlane"), "aio", "run", "--stat", stat.to_str().unwrap()];
     let mut command = std::process::Command::new("env");
-    command.arg("--ignore-signal=CHLD").args(run).args(["--", "sh", "-c", "exit 3"]);
-    let output = command.output().unwrap();
+    // What else is ignored, it ignores as well.
+    let script = "grep SigIgn /proc/self/status; exit 3";
+    command.args(["--ignore-signal=CHLD", "--ignore-signal=HUP"]).args(run);
+    let output = command.args(["--", "sh", "-c", script]).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mask = said.strip_prefix("SigIgn:").unwrap_or_else(|| panic!("{output:?}")).trim();
+    assert_eq!(u64::from_str_radix(mask, 16).unwrap() & 1, 1, "{said}");
     assert!(fs::read_to_string(&stat).unwrap().contains("\"total\""));
 }

@@ -19,6 +19,7 @@ pub(super) struct AdminFlight {
 impl MultipathQueue {
     #[cold]
     pub(super) fn start_admin(&self, request: Box<Request>) {
+        self.look_around();
         let flight = AdminFlight { request: Some(request), tried: PathSet::EMPTY };
         self.send_admin(self.admins.insert(flight));
     }

@@ -303,7 +303,7 @@ impl MultipathQueue {
 
     /// Takes note of changed settings and of paths that stand otherwise than before.
     #[inline]
-    fn look_around(&self) {
+    pub(super) fn look_around(&self) {
         let generation = self.namespace.generation.load(Ordering::Acquire);
         if generation != self.generation.get() {
             self.generation.set(generation);
@@ -466,7 +466,11 @@ impl MultipathQueue {
             (second.status, second.os_error, second.result) = (Status::SUCCESS, 0, 0);
         }
         (request.status, request.os_error, request.result) = (Status::SUCCESS, 0, 0);
-        if !pause.is_zero() {
+        // One on standby is tried first, once it can be.
+        let spared = self.spared.get();
+        let has_spare = !spared.is_empty() && flight.avoid.and(spared).is_empty();
+        let stays = pause.is_zero() || has_spare && verdict == Retry::OtherPath;
+        if !stays {
             flight.avoid = avoid;
         }
         let slot = self.flights.insert(Flight { request: Some(request), ..flight });
@@ -532,8 +536,9 @@ impl MultipathQueue {
             let path = match self.select(demand, flight.avoid, now_ns) {
                 None if !flight.avoid.is_empty() => {
                     let spared = self.spared.get().and(self.usable()).without(flight.avoid);
+                    let best = spared.min_by_key(|&path| self.paths[path].access());
                     // Those that have failed it are better than nothing.
-                    spared.lowest().or_else(|| self.select(demand, PathSet::EMPTY, now_ns))
+                    best.or_else(|| self.select(demand, PathSet::EMPTY, now_ns))
                 }
                 path => path,
             };

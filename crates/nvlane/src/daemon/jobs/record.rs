@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 const VERSION: u32 = 1;
 /// Largest record that is written and read.
 const BYTES_MAX: u64 = 4 << 20;
+/// By how much a record may become longer: numbers, and why it failed.
+const ROOM_BYTES: u64 = 64 << 10;
 /// How a record's name ends.
 const SUFFIX: &str = ".json";
 
@@ -170,12 +172,14 @@ impl Records {
         }
         let mut text = serde_json::to_vec_pretty(record).expect("a record is plain data");
         text.push(b'\n');
-        if text.len() as u64 > BYTES_MAX {
-            // It could not be read again.
-            let what = format!("a record of {} bytes is more than {BYTES_MAX}", text.len());
+        let path = self.path(record.id);
+        // One that could not be read again, now or when it knows more.
+        let most = if path.exists() { BYTES_MAX } else { BYTES_MAX - ROOM_BYTES };
+        if text.len() as u64 > most {
+            let what = format!("a record of {} bytes is more than {most}", text.len());
             return Err(io::Error::new(ErrorKind::FileTooLarge, what));
         }
-        write_atomically(&self.path(record.id), &text)
+        write_atomically(&path, &text)
     }
 
     /// Forgets some, durably. Gives how many of them, the first ones, are gone, and why the next one is not.

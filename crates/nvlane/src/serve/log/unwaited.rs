@@ -2,9 +2,12 @@
 //! the log (a full pipe, a terminal that was stopped, a journal that hangs) does.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,18 +19,13 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// Where lines are written, one call for each.
 pub struct Unwaited;
 
-/// What became of the lines before.
-struct Lines {
-    /// So many were lost since the last that was written.
-    lost: u64,
-}
-
-static LINES: Mutex<Lines> = Mutex::new(Lines { lost: 0 });
+static LINES: Mutex<Option<Lines>> = Mutex::new(None);
 
 impl Write for Unwaited {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.offer(io::stderr().as_fd(), line);
+        let stderr = io::stderr();
+        lines.get_or_insert_with(|| Lines::to(stderr.as_fd())).offer(stderr.as_fd(), line);
         Ok(line.len())
     }
 
@@ -36,51 +34,93 @@ impl Write for Unwaited {
     }
 }
 
+/// Lines to somewhere, and what became of them.
+struct Lines {
+    way: Way,
+    /// So many were lost since the last that was written.
+    lost: u64,
+    /// The last one was written in part.
+    is_cut: bool,
+}
+
+/// How to write without waiting, whoever else writes there and waits.
+enum Way {
+    /// By a description of our own, which does not wait: pipes, terminals.
+    Own(OwnedFd),
+    /// Sockets are told so each time.
+    Socket,
+    /// Where there is room, as they say.
+    AsItIs,
+}
+
 impl Lines {
+    fn to(place: BorrowedFd<'_>) -> Lines {
+        let kind = rustix::fs::fstat(place).map(|found| FileType::from_raw_mode(found.st_mode));
+        let way = match kind {
+            Ok(FileType::Socket) => Way::Socket,
+            Ok(FileType::Fifo | FileType::CharacterDevice) => {
+                let name = format!("/proc/self/fd/{}", place.as_raw_fd());
+                let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                rustix::fs::open(name, flags, Mode::empty()).map_or(Way::AsItIs, Way::Own)
+            }
+            _ => Way::AsItIs,
+        };
+        Lines { way, lost: 0, is_cut: false }
+    }
+
     /// Writes a line, or notes that it is lost.
-    fn offer(&mut self, to: BorrowedFd<'_>, line: &[u8]) {
-        let patience = if self.lost == 0 { PATIENCE } else { Duration::ZERO };
+    fn offer(&mut self, place: BorrowedFd<'_>, line: &[u8]) {
+        let mut patience = PATIENCE;
         if self.lost > 0 {
-            let lost = self.lost;
-            let notice = format!("nvlane: {lost} lines of the log were lost: nobody took them\n");
-            if !write(to, notice.as_bytes(), Duration::ZERO) {
+            patience = Duration::ZERO;
+            let (end, lost) = (if self.is_cut { "\n" } else { "" }, self.lost);
+            let notice =
+                format!("{end}nvlane: lines of the log that nobody took, and are lost: {lost}\n");
+            if !self.write(place, notice.as_bytes(), patience) {
                 self.lost += 1;
                 return;
             }
             self.lost = 0;
         }
-        if !write(to, line, patience) {
+        if !self.write(place, line, patience) {
             self.lost += 1;
         }
     }
-}
 
-/// Whether all of `bytes` was taken, or nobody is there who ever will.
-fn write(to: BorrowedFd<'_>, bytes: &[u8], patience: Duration) -> bool {
-    bytes.chunks(PIECE_BYTES).all(|piece| {
-        let mut left = piece;
+    /// Whether all of `bytes` was taken, or nobody is there who ever will.
+    fn write(&mut self, place: BorrowedFd<'_>, bytes: &[u8], patience: Duration) -> bool {
+        let mut left = bytes;
         while !left.is_empty() {
-            if !has_room(to, patience) {
-                return false;
-            }
-            match rustix::io::write(to, left) {
+            let piece = &left[..left.len().min(PIECE_BYTES)];
+            let written = match (has_room(place, patience), &self.way) {
+                (false, _) => Err(Errno::AGAIN),
+                (true, Way::Own(own)) => rustix::io::write(own, piece),
+                (true, Way::Socket) => {
+                    rustix::net::send(place, piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+                }
+                (true, Way::AsItIs) => rustix::io::write(place, piece),
+            };
+            match written {
                 Ok(count) => left = &left[count..],
                 Err(Errno::INTR) => {}
-                // It was told not to wait, by somebody who has it as well.
-                Err(Errno::AGAIN) => return false,
+                Err(Errno::AGAIN) => {
+                    self.is_cut |= left.len() < bytes.len();
+                    return false;
+                }
                 // As with `eprintln!` in a program that goes on.
                 Err(_) => return true,
             }
         }
+        self.is_cut = false;
         true
-    })
+    }
 }
 
-/// Whether a write would not wait.
-fn has_room(to: BorrowedFd<'_>, patience: Duration) -> bool {
+/// Whether there is room, by `patience` from now at the latest.
+fn has_room(place: BorrowedFd<'_>, patience: Duration) -> bool {
     let patience = Timespec::try_from(patience).expect("some milliseconds");
     loop {
-        match poll(&mut [PollFd::new(&to, PollFlags::OUT)], Some(&patience)) {
+        match poll(&mut [PollFd::new(&place, PollFlags::OUT)], Some(&patience)) {
             Ok(count) => return count > 0,
             Err(Errno::INTR) => {}
             // What cannot be asked is written to.
@@ -93,11 +133,15 @@ fn has_room(to: BorrowedFd<'_>, patience: Duration) -> bool {
 mod tests {
     use super::*;
     use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    const NOTICE: &str = "nvlane: lines of the log that nobody took, and are lost: 2\n";
 
     #[test]
     fn a_line_that_nobody_takes_is_lost_and_told() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let mut lines = Lines { lost: 0 };
+        let mut lines = Lines::to(writer.as_fd());
+        assert!(matches!(lines.way, Way::Own(_)));
         lines.offer(writer.as_fd(), b"first\n");
         let mut filling = 6;
         while has_room(writer.as_fd(), Duration::ZERO) {
@@ -112,17 +156,44 @@ mod tests {
         assert!(taken.starts_with(b"first\n."));
         lines.offer(writer.as_fd(), b"again\n");
         assert_eq!(lines.lost, 0);
+        drop((lines, writer));
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, format!("{NOTICE}again\n"));
+    }
+
+    /// Larger than all that there is room for, whoever has a socket waits for it.
+    #[test]
+    fn a_line_that_is_taken_in_part_is_ended_first() {
+        let (mut reader, writer) = UnixStream::pair().unwrap();
+        let mut lines = Lines::to(writer.as_fd());
+        assert!(matches!(lines.way, Way::Socket));
+        let long = vec![b'x'; 16 << 20];
+        lines.offer(writer.as_fd(), &long);
+        assert!(lines.is_cut && lines.lost == 1);
+        lines.offer(writer.as_fd(), b"lost\n");
+        assert_eq!(lines.lost, 2);
+        let mut all = Vec::new();
+        reader.set_nonblocking(true).unwrap();
+        assert_eq!(reader.read_to_end(&mut all).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(all.iter().all(|&byte| byte == b'x') && all.len() < long.len());
+        lines.offer(writer.as_fd(), b"again\n");
         drop(writer);
         let mut rest = String::new();
         reader.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "nvlane: 2 lines of the log were lost: nobody took them\nagain\n");
+        assert_eq!(rest, format!("\n{NOTICE}again\n"));
     }
 
     #[test]
     fn whoever_has_gone_is_not_told() {
         let (reader, writer) = io::pipe().unwrap();
+        let mut lines = Lines::to(writer.as_fd());
         drop(reader);
-        let mut lines = Lines { lost: 0 };
+        lines.offer(writer.as_fd(), b"a line\n");
+        assert_eq!(lines.lost, 0);
+        // Nor asked who it was.
+        let mut lines = Lines::to(writer.as_fd());
+        assert!(matches!(lines.way, Way::AsItIs));
         lines.offer(writer.as_fd(), b"a line\n");
         assert_eq!(lines.lost, 0);
     }
