@@ -2,7 +2,7 @@
 
 use namespace::copy::{Place, Source, Sources};
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
-use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Sink};
+use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Run, Sink};
 use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use nvme::{Command, Limits, Status};
 use reactor::{Config, Mailbox, Reactor};
@@ -34,6 +34,8 @@ pub struct Fake {
     pub flush_fails: AtomicBool,
     /// Flushes that it was to do by itself.
     pub flushes: AtomicU64,
+    /// How often it was asked which blocks are stored.
+    pub asked: AtomicU64,
 }
 
 /// Its queue on the core's thread.
@@ -97,6 +99,7 @@ impl Fake {
             retry_delays: [Duration::ZERO; 3],
             flush_fails: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
         }
     }
 }
@@ -170,6 +173,11 @@ impl Namespace for Fake {
 
     fn uuid(&self) -> Option<[u8; 16]> {
         self.uuid
+    }
+
+    fn allocation(&self, _slba: u64, blocks: u64, _runs_max: usize) -> io::Result<Vec<Run>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Ok(vec![Run { blocks, is_stored: true }])
     }
 
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {

@@ -8,6 +8,7 @@ use nvme::Status;
 use nvme::opcode::io::{FLUSH, READ, WRITE};
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What each path was sent, in all.
 fn sent(core: &Core) -> Vec<u64> {
@@ -192,6 +193,22 @@ fn admin_commands_keep_off_a_path_on_standby() {
         assert_eq!([0, 1].map(|path| world.paths[path].places().len()), [1, 2]);
         assert!(world.done().iter().all(|done| done.status.is_success()));
     });
+}
+
+#[test]
+fn questions_keep_off_a_path_on_standby() {
+    let paths = ["a", "b"].map(|name| Arc::new(Fake::new(name)));
+    let dynamic = paths.iter().map(|path| Arc::clone(path) as Arc<dyn Namespace>).collect();
+    let namespace = Multipath::new(dynamic, MultipathOptions::default()).unwrap();
+    let asked = || paths.each_ref().map(|path| path.asked.load(Ordering::Relaxed));
+    namespace.allocation(0, 8, 1).unwrap();
+    assert_eq!(asked(), [1, 0]);
+    namespace.tune("standby", "1").unwrap();
+    namespace.allocation(0, 8, 1).unwrap();
+    assert_eq!(asked(), [1, 1]);
+    *paths[1].access.lock().unwrap() = Access::Lost;
+    namespace.allocation(0, 8, 1).unwrap();
+    assert_eq!(asked(), [2, 1], "the other is lost");
 }
 
 #[test]

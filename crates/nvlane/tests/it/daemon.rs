@@ -208,6 +208,20 @@ pub fn ask(socket: &Path, method: &str, params: Value) -> std::io::Result<Value>
     Ok(serde_json::from_str(&line)?)
 }
 
+/// The first volume of a daemon that was started otherwise than by [`Daemon`], once that answers.
+pub fn volume_of(child: &mut Child, socket: &Path) -> String {
+    let mut config = json!(null);
+    eventually("readiness", || match ask(socket, "config_get", json!({})) {
+        Ok(answer) => {
+            config = answer["result"].clone();
+            true
+        }
+        Err(_) => child.try_wait().unwrap().is_some(),
+    });
+    let (listener, nqn) = (&config["listeners"][0], &config["subsystems"][0]["nqn"]);
+    format!("tcp://{}/{}?ns=1", listener.as_str().unwrap(), nqn.as_str().unwrap())
+}
+
 /// Waits for a child that has to end by itself.
 pub fn wait(child: &mut Child) -> ExitStatus {
     let since = Instant::now();

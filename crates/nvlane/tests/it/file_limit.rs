@@ -1,7 +1,6 @@
 //! The limit of a file's size, RLIMIT_FSIZE: a write beyond it fails, and the program lives on.
 
-use crate::daemon::{ANYWHERE, PATIENCE, ask, eventually, wait};
-use serde_json::json;
+use crate::daemon::{ANYWHERE, PATIENCE, volume_of, wait};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -41,16 +40,7 @@ fn a_served_volume_fails_the_write_and_is_served_on() {
         .spawn()
         .unwrap();
     let socket = dir.path().join("s");
-    let mut config = json!(null);
-    eventually("readiness", || match ask(&socket, "config_get", json!({})) {
-        Ok(answer) => {
-            config = answer["result"].clone();
-            true
-        }
-        Err(_) => child.try_wait().unwrap().is_some(),
-    });
-    let (listener, nqn) = (&config["listeners"][0], &config["subsystems"][0]["nqn"]);
-    let volume = format!("tcp://{}/{}?ns=1", listener.as_str().unwrap(), nqn.as_str().unwrap());
+    let volume = volume_of(&mut child, &socket);
     let write = |offset: &str| {
         let mut write = Command::new(env!("CARGO_BIN_EXE_nvlane"));
         write.args(["write", &volume, "--offset", offset]).stdin(Stdio::piped());

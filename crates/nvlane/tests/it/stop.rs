@@ -1,6 +1,6 @@
 //! What a stop in order does with commands that a volume holds.
 
-use crate::daemon::{Daemon, ask, eventually, nvlane, wait};
+use crate::daemon::{Daemon, eventually, nvlane, volume_of, wait};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -187,16 +187,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
     let mut child = serve.spawn().unwrap();
     // The command has the other end as well.
     drop(serve);
-    let mut config = json!(null);
-    eventually("it is there", || match ask(&socket, "config_get", json!({})) {
-        Ok(answer) => {
-            config = answer["result"].clone();
-            true
-        }
-        Err(_) => child.try_wait().unwrap().is_some(),
-    });
-    let (listener, nqn) = (&config["listeners"][0], &config["subsystems"][0]["nqn"]);
-    let volume = format!("tcp://{}/{}?ns=1", listener.as_str().unwrap(), nqn.as_str().unwrap());
+    let volume = volume_of(&mut child, &socket);
     let output = nvlane().args(["cat", &volume]).output().unwrap();
     assert!(output.status.success() && output.stdout == vec![0; 1 << 20]);
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
