@@ -417,7 +417,7 @@ fn in_turn(addresses: [SocketAddr; 2]) -> (Core, Arc<Path>) {
     let paths = host::open(&addresses.map(rig::address), &one, "").expect("paths");
     let paths: Vec<_> = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
     let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
-    let options = MultipathOptions { settings, ..MultipathOptions::default() };
+    let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
     let multipath = Multipath::new(paths, options).expect("one namespace");
     let core = Core::new(multipath.clone());
     let until = Instant::now() + PATIENCE;

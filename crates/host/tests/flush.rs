@@ -40,7 +40,7 @@ impl Stage {
         let paths = host::open(&addresses, &options(), "").expect("paths");
         let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
         let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
-        let options = MultipathOptions { settings, ..MultipathOptions::default() };
+        let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
         let namespace = Multipath::new(paths, options).expect("one namespace");
         let core = Core::new(namespace.clone());
         let stage = Stage { volume, caches, targets, namespace, core };
@@ -307,7 +307,7 @@ fn a_core_without_a_queue_has_another_flush_what_that_wrote() {
     let paths = host::open(&addresses, &options(), "").expect("a path");
     let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
     let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
-    let options = MultipathOptions { settings, ..MultipathOptions::default() };
+    let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
     let namespace = Multipath::new(paths, options).expect("one namespace");
     let [first, other] = [0, 1].map(|_| Core::usable(namespace.clone()));
     let before = namespace.volatile_epoch();

@@ -86,7 +86,7 @@ fn lossy(delay: Duration) -> Vec<Arc<dyn Namespace>> {
 fn commands_allocate_nothing() {
     for policy in Policy::ALL {
         let settings = Settings { policy, ..Settings::default() };
-        let options = MultipathOptions { settings, ..MultipathOptions::default() };
+        let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
         let delay = Duration::from_micros(if policy == Policy::Numa { 0 } else { 20 });
         let namespace = Multipath::new(lossy(delay), options).expect("they go together");
         let reactor = Reactor::new(&Config::default()).expect("a reactor");

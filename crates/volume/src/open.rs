@@ -150,7 +150,7 @@ fn build(uri: &Uri, options: &Opening<'_>, is_path: bool) -> Result<Arc<dyn Name
             }
             let paths = paths.iter().map(|path| build(path, options, true));
             let paths = paths.collect::<Result<_, _>>()?;
-            Multipath::new(paths, MultipathOptions::new(tuning, None, is_path))?
+            Multipath::new(paths, MultipathOptions { tuning: tuning.clone(), uri: None, is_path })?
         }
         Kind::Program(path, children) => {
             let children = children.iter().map(below).collect::<Result<_, _>>()?;

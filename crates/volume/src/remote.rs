@@ -297,7 +297,7 @@ impl Remote {
         let paths = open(&self.addresses, &options, query)?;
         let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
         // With one path too: it is what waits while that is lost, unless there are others above.
-        let options = MultipathOptions::new(&self.tuning, Some(uri), is_path);
+        let options = MultipathOptions { tuning: self.tuning.clone(), uri: Some(uri), is_path };
         Ok(Multipath::new(paths, options)?)
     }
 }

@@ -51,7 +51,7 @@ pub fn open_each(paths: &[(SocketAddr, &host::Options)], settings: Settings) -> 
 
 fn over(paths: Vec<Arc<host::Path>>, settings: Settings) -> Arc<dyn Namespace> {
     let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
-    let options = MultipathOptions { settings, ..MultipathOptions::default() };
+    let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
     Multipath::new(paths, options).expect("one namespace")
 }
 

@@ -96,24 +96,14 @@ struct Cores {
 /// What a multipath namespace is to be.
 #[derive(Clone, Debug, Default)]
 pub struct MultipathOptions {
-    /// Policy and tunables, until they are changed.
-    pub settings: Settings,
-    /// Paths for when no other can be used, until that is changed.
-    pub standby: Standby,
+    /// Policy, tunables and paths on standby, until they are changed.
+    pub tuning: Tuning,
     /// The volume's URI without the settings, where it is not `multipath:(...)`. Settings that
     /// are not the defaults are appended as options of a query.
     pub uri: Option<String>,
     /// It is a path of another multipath namespace itself, by which nothing is to wait that may go another way: what
     /// none of its own paths can take goes back there.
     pub is_path: bool,
-}
-
-impl MultipathOptions {
-    /// A namespace that is tuned so.
-    pub fn new(tuning: &Tuning, uri: Option<String>, is_path: bool) -> MultipathOptions {
-        let Tuning { settings, standby } = tuning.clone();
-        MultipathOptions { settings, standby, uri, is_path }
-    }
 }
 
 /// Why volumes cannot be paths to one namespace.
@@ -181,7 +171,7 @@ impl Multipath {
             losses: AtomicU64::new(0),
             uri: options.uri,
             is_path: options.is_path,
-            tuning: Mutex::new(Tuning { settings: options.settings, standby: options.standby }),
+            tuning: Mutex::new(options.tuning),
             generation: AtomicU32::new(0),
             epoch: Instant::now(),
             shared: Arc::default(),

@@ -76,7 +76,7 @@ fn volumes_in_a_row_are_usable_while_each_of_them_is() {
     let whole =
         Fake { limits: Mutex::new(Limits { blocks: 2 << 20, ..limits() }), ..Fake::new("c") };
     let settings = Settings { policy: Policy::Numa, ..Settings::default() };
-    let options = MultipathOptions { settings, ..MultipathOptions::default() };
+    let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
     let namespace = Multipath::new(vec![row, Arc::new(whole)], options).expect("one volume");
     let core = Core::over(namespace);
     let sent = |core: &Core| core.counts().iter().map(|(_, sent)| *sent).collect::<Vec<_>>();
@@ -204,7 +204,7 @@ fn what_a_path_of_several_paths_cannot_take_goes_another_way() {
         Multipath::new(vec![Arc::new(Fake::new(name))], options).unwrap()
     };
     let settings = Settings { policy: Policy::Numa, ..Settings::default() };
-    let options = MultipathOptions { settings, ..MultipathOptions::default() };
+    let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
     let core = Core::over(Multipath::new(vec![several("a"), several("b")], options).unwrap());
     // In flight when the path is lost: the first was on its way and is dead now, the others never left.
     core.run(|world| {

@@ -334,7 +334,7 @@ impl Core {
     pub fn start(paths: Vec<Fake>, policy: Policy) -> Core {
         let paths = paths.into_iter().map(|path| Arc::new(path) as Arc<dyn Namespace>).collect();
         let settings = Settings { policy, ..Settings::default() };
-        let options = MultipathOptions { settings, ..MultipathOptions::default() };
+        let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
         let namespace = Multipath::new(paths, options).expect("they go together");
         Core::over(namespace)
     }

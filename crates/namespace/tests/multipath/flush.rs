@@ -24,7 +24,7 @@ impl Stage {
         fakes.iter().for_each(|fake| fake.limits.lock().unwrap().volatile_write_cache = true);
         let paths = fakes.iter().map(|fake| Arc::clone(fake) as Arc<dyn Namespace>).collect();
         let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
-        let options = MultipathOptions { settings, ..MultipathOptions::default() };
+        let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
         let core = Core::over(Multipath::new(paths, options).expect("they go together"));
         Stage { fakes, core }
     }

@@ -2,7 +2,7 @@
 
 use crate::core::{Core, Fake};
 use namespace::layer::linear::Linear;
-use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
+use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings, Tuning};
 use namespace::{Access, Namespace};
 use nvme::Status;
 use nvme::opcode::io::{FLUSH, READ, WRITE};
@@ -241,7 +241,8 @@ fn standby_is_said_with_the_volume_and_checked() {
     // From the beginning.
     let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
     let standby = "192.0.2.1".parse().unwrap();
-    let options = MultipathOptions { settings, standby, ..MultipathOptions::default() };
+    let options =
+        MultipathOptions { tuning: Tuning { settings, standby }, ..MultipathOptions::default() };
     let paths = paths().into_iter().map(|path| Arc::new(path) as Arc<dyn Namespace>).collect();
     let core = Core::over(Multipath::new(paths, options).unwrap());
     core.run(|world| (0..4).for_each(|slba| world.send(READ, slba)));

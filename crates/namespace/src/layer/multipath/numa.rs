@@ -172,7 +172,7 @@ mod tests {
         let volume = Memory::open(options).expect("memory");
         let path = |node| Arc::new(At(node, volume.clone())) as Arc<dyn Namespace>;
         let settings = Settings { policy: Policy::Numa, ..Settings::default() };
-        let options = MultipathOptions { settings, ..MultipathOptions::default() };
+        let options = MultipathOptions { tuning: settings.into(), ..MultipathOptions::default() };
         let mut multipath =
             Multipath::new(vec![path(0), path(4), path(1)], options).expect("one namespace");
         let own = Arc::get_mut(&mut multipath).expect("nobody else has it");

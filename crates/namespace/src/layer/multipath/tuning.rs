@@ -19,6 +19,13 @@ pub struct Tuning {
     pub standby: Standby,
 }
 
+/// With no path on standby.
+impl From<Settings> for Tuning {
+    fn from(settings: Settings) -> Tuning {
+        Tuning { settings, standby: Standby::default() }
+    }
+}
+
 /// Changes the setting `name`. An error of kind `Unsupported` says that there is no such setting,
 /// one of kind `InvalidInput` what its value can be.
 pub fn set(tuning: &mut Tuning, name: &str, value: &str) -> io::Result<()> {
