@@ -224,7 +224,7 @@ Version: {version}
 Architecture: {architecture}
 Maintainer: The nvlane authors <nvlane@localhost>
 Installed-Size: {kilobytes}
-Depends: libc6 (>= {libc}), libgcc-s1, libelf1 | libelf1t64, zlib1g
+Depends: libc6 (>= {libc}), libgcc-s1, libelf1 | libelf1t64, libssl3 | libssl3t64, zlib1g
 Suggests: nvme-cli, qemu-utils
 Section: admin
 Priority: optional

@@ -1,4 +1,4 @@
-//! Keys of in-band authentication, in files: a secret on a command line would be in every list of processes.
+//! Keys of in-band authentication and of TLS, in files: a secret on a command line would be in every list of processes.
 
 use association::Credentials;
 use dhchap::{HostConfig, Key, KeyError};
@@ -32,6 +32,14 @@ pub enum KeyFileError {
         path: PathBuf,
         /// What is wrong with it.
         source: KeyError,
+    },
+    /// The same where a key for TLS is wanted.
+    #[error("{} holds no key for TLS: {source}", path.display())]
+    TlsKey {
+        /// Of the file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: tls::KeyError,
     },
     /// A key stands where its file should. It is not said again.
     #[error("that is a key itself; give the path of a file that holds it")]
@@ -97,6 +105,18 @@ fn warn_if_exposed(path: &Path) {
 
 /// Reads a file that holds one key, `DHHC-1:...`, and nothing else but white space.
 pub fn read_key(path: &Path) -> Result<Key, KeyFileError> {
+    let text = read_text(path)?.unwrap_or_default();
+    Key::parse(&text).map_err(|source| KeyFileError::Key { path: path.into(), source })
+}
+
+/// The same of a key for TLS, `NVMeTLSkey-1:...`.
+pub fn read_tls_key(path: &Path) -> Result<tls::Key, KeyFileError> {
+    let text = read_text(path)?.unwrap_or_default();
+    tls::Key::parse(&text).map_err(|source| KeyFileError::TlsKey { path: path.into(), source })
+}
+
+/// What a file of a key holds; none if that is no text, which is no key either.
+fn read_text(path: &Path) -> Result<Option<Zeroizing<String>>, KeyFileError> {
     if is_secret(path) {
         return Err(KeyFileError::Secret);
     }
@@ -106,20 +126,16 @@ pub fn read_key(path: &Path) -> Result<Key, KeyFileError> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let read = file.and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
     match read {
-        Ok(_) => {
-            Key::parse(&text).map_err(|source| KeyFileError::Key { path: path.into(), source })
-        }
-        // What is not text is no key either.
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(KeyFileError::Key { path: path.into(), source: KeyError::Form })
-        }
+        Ok(_) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
         Err(source) => Err(KeyFileError::Read { path: path.into(), source }),
     }
 }
 
 /// Whether a key was given where a file is wanted.
 pub fn is_secret(path: &Path) -> bool {
-    path.as_os_str().as_encoded_bytes().starts_with(b"DHHC-1:")
+    let bytes = path.as_os_str().as_encoded_bytes();
+    bytes.starts_with(b"DHHC-1:") || bytes.starts_with(b"NVMeTLSkey-1:")
 }
 
 /// Whether everybody on this machine may read the file, or write to it. `false` where that cannot be found out.

@@ -109,6 +109,8 @@ pub struct PortConfig {
     pub traddr: IpAddr,
     /// Transport service id (TRSVCID): the TCP port.
     pub trsvcid: u16,
+    /// Connections are encrypted (TLS 1.3), and no others are taken.
+    pub is_secured: bool,
 }
 
 impl PortConfig {

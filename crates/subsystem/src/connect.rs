@@ -19,12 +19,23 @@ use zerocopy::FromBytes;
 
 /// Where a connection came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct Origin<'a> {
     /// The port that accepted it.
     pub port: PortId,
     /// The connection's local address, if known: the discovery log names it for ports that listen
     /// on an unspecified address.
     pub local_address: Option<IpAddr>,
+    /// Whose key the connection is encrypted by; `None` of one that is not.
+    pub secured: Option<Secured<'a>>,
+}
+
+/// The names in the identity of the pre-shared key that a connection is encrypted by (NVMe/TCP Transport 1.1, section 3.6.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Secured<'a> {
+    /// The host's NQN.
+    pub host_nqn: &'a str,
+    /// The subsystem's NQN.
+    pub subsystem_nqn: &'a str,
 }
 
 /// A successful Connect.
@@ -76,6 +87,10 @@ pub enum Refusal {
     UnknownSubsystem,
     /// The host is not on the subsystem's list.
     HostNotAllowed,
+    /// The host has a key for TLS, and comes without it.
+    NotSecured,
+    /// The connection is encrypted by the key of another host, or for another subsystem.
+    OtherIdentity,
     /// All controller ids are in use.
     NoControllerId,
     /// What the host has sent cannot be, or not now.
@@ -107,7 +122,7 @@ impl Target {
     /// error log (NVMe Base 2.1, section 6.3).
     pub fn connect(
         &mut self,
-        origin: Origin,
+        origin: Origin<'_>,
         command: &Command,
         data: &[u8],
         now: Duration,
@@ -141,12 +156,12 @@ impl Target {
 
     fn connect_admin(
         &mut self,
-        origin: Origin,
+        origin: Origin<'_>,
         connect: Connect,
         data: &ConnectData,
         now: Duration,
     ) -> Result<Connected, Refused> {
-        let (nqn, discovery) = self.authorize(data)?;
+        let (nqn, discovery) = self.authorize(origin.secured, data)?;
         if data.cntlid.get() != CNTLID_DYNAMIC {
             return Err(invalid_in_data(offset_of!(ConnectData, cntlid)));
         }
@@ -196,12 +211,12 @@ impl Target {
 
     fn connect_io(
         &mut self,
-        origin: Origin,
+        origin: Origin<'_>,
         connect: Connect,
         data: &ConnectData,
         now: Duration,
     ) -> Result<Connected, Refused> {
-        let (nqn, discovery) = self.authorize(data)?;
+        let (nqn, discovery) = self.authorize(origin.secured, data)?;
         if discovery {
             return Err(invalid_in_command(Connect::QID_OFFSET));
         }
@@ -243,11 +258,21 @@ impl Target {
     }
 
     /// The subsystem that Connect data names, and whether it is that of discovery, if the host may.
-    fn authorize(&self, data: &ConnectData) -> Result<(Arc<str>, bool), Refused> {
+    fn authorize(
+        &self,
+        secured: Option<Secured<'_>>,
+        data: &ConnectData,
+    ) -> Result<(Arc<str>, bool), Refused> {
         let bad_subnqn = invalid_in_data(offset_of!(ConnectData, subnqn));
         let bad_hostnqn = invalid_in_data(offset_of!(ConnectData, hostnqn));
         let nqn = nqn_in_field(&data.subnqn).ok_or(bad_subnqn)?;
         let host_nqn = host_in_field(&data.hostnqn).ok_or(bad_hostnqn)?;
+        // Who has proved to be one host speaks for no other.
+        let named = Secured { host_nqn, subsystem_nqn: nqn };
+        if secured.is_some_and(|secured| secured != named) {
+            let status = Status::CONNECT_INVALID_HOST.dnr();
+            return Err(Refused { status, reason: Refusal::OtherIdentity, ..bad_hostnqn });
+        }
         if *nqn == *self.discovery_nqn {
             return Ok((Arc::clone(&self.discovery_nqn), true));
         }
@@ -257,6 +282,10 @@ impl Target {
             let status = Status::CONNECT_INVALID_HOST.dnr();
             let reason = Refusal::HostNotAllowed;
             return Err(Refused { status, reason, ..bad_hostnqn });
+        }
+        if secured.is_none() && subsystem.secured_hosts.contains(host_nqn) {
+            let status = Status::CONNECT_INVALID_HOST.dnr();
+            return Err(Refused { status, reason: Refusal::NotSecured, ..bad_hostnqn });
         }
         Ok((Arc::clone(&subsystem.nqn), false))
     }

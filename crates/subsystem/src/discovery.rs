@@ -14,8 +14,14 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Largest admin queue told to hosts.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
-/// TREQ: secure channel not specified, SQ flow control may be disabled.
-const TREQ: u8 = 1 << 2;
+/// TREQ: SQ flow control may be disabled.
+const NO_FLOW_CONTROL: u8 = 1 << 2;
+
+/// TREQ: whether a secure channel has to be used, which is not specified with 0 (NVMe Base 2.1, Figure 294, bits 1:0).
+const SECURE_REQUIRED: u8 = 1;
+
+/// TSAS of TCP, byte 0: TLS 1.3 (NVMe/TCP Transport 1.1, Figure 16, SECTYPE); without, 0.
+const SECTYPE_TLS_1_3: u8 = 2;
 
 impl Target {
     /// The discovery log as `controller`'s host may see it: its header and one entry per port for
@@ -33,7 +39,7 @@ impl Target {
             let same = !depends || local == Some(address);
             let flags = EFLAG_PERSISTENT | if same { EFLAG_DUPLICATE } else { 0 };
             let kind = SubsystemType::CURRENT_DISCOVERY;
-            let place = (id, address, port.trsvcid);
+            let place = (id, address, port);
             entries.push(entry(place, (&self.discovery_nqn, kind, flags)));
             for subsystem in self.subsystems.values() {
                 if subsystem.allows(&controller.host_nqn) {
@@ -82,19 +88,23 @@ fn told_address(port: &PortConfig, local: Option<IpAddr>) -> Option<IpAddr> {
 }
 
 fn entry(
-    (id, address, trsvcid): (PortId, IpAddr, u16),
+    (id, address, port): (PortId, IpAddr, &PortConfig),
     (nqn, kind, flags): (&str, SubsystemType, u16),
 ) -> Entry {
     let mut entry = Entry::new_zeroed();
     entry.trtype = TransportType::TCP.0;
     entry.adrfam = adrfam(address).0;
     entry.subtype = kind.0;
-    entry.treq = TREQ;
+    entry.treq = NO_FLOW_CONTROL;
+    if port.is_secured {
+        entry.treq |= SECURE_REQUIRED;
+        entry.tsas[0] = SECTYPE_TLS_1_3;
+    }
     entry.portid = id.0.into();
     entry.cntlid = CNTLID_DYNAMIC.into();
     entry.asqsz = ADMIN_QUEUE_ENTRIES.into();
     entry.eflags = flags.into();
-    fill(&mut entry.trsvcid, &trsvcid.to_string());
+    fill(&mut entry.trsvcid, &port.trsvcid.to_string());
     fill(&mut entry.traddr, &address.to_string());
     fill(&mut entry.subnqn, nqn);
     entry

@@ -59,7 +59,7 @@ pub use admin::{IoStatistics, Reply, is_authentication, passed_data};
 pub use config::{
     Authentication, ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig,
 };
-pub use connect::{Connected, Origin, Refusal, Refused};
+pub use connect::{Connected, Origin, Refusal, Refused, Secured};
 pub use event::{ControllerId, DropReason, Event};
 pub use nqn::is_valid_nqn;
 pub use nvme::log::ana::AnaState;

@@ -27,6 +27,8 @@ pub(crate) struct Subsystem {
     pub hosts: BTreeSet<String>,
     /// Hosts that have to prove who they are, whether they are listed or not.
     pub authentication: BTreeMap<String, Authentication>,
+    /// NQNs of the hosts that have to come by TLS.
+    pub secured_hosts: BTreeSet<String>,
     pub io_queues_max: u16,
     pub fused: bool,
     pub namespaces: BTreeMap<u32, Namespace>,
@@ -74,6 +76,7 @@ impl Subsystem {
             allow_any_host: config.allow_any_host,
             hosts: config.hosts.into_iter().collect(),
             authentication: BTreeMap::new(),
+            secured_hosts: BTreeSet::new(),
             io_queues_max: config.io_queues_max,
             fused: config.fused,
             namespaces: BTreeMap::new(),

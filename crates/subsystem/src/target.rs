@@ -146,6 +146,11 @@ impl Target {
         Ok(())
     }
 
+    /// The NQN by which hosts ask for discovery.
+    pub fn discovery_nqn(&self) -> Arc<str> {
+        Arc::clone(&self.discovery_nqn)
+    }
+
     /// Says by what a host has to prove who it is from its next Connect to a subsystem on, or that it need not. Connections that are there stay.
     pub fn set_authentication(
         &mut self,
@@ -160,6 +165,25 @@ impl Target {
         match authentication {
             Some(authentication) => drop(known.insert(host.to_owned(), authentication)),
             None => drop(known.remove(host)),
+        }
+        Ok(())
+    }
+
+    /// Says whether a host has to come by TLS from its next Connect to a subsystem on. Connections that are there stay.
+    pub fn set_secured(
+        &mut self,
+        nqn: &str,
+        host: &str,
+        is_secured: bool,
+    ) -> Result<(), ConfigError> {
+        if !crate::is_valid_nqn(host) {
+            return Err(ConfigError::InvalidNqn { nqn: host.to_owned() });
+        }
+        let hosts = &mut self.subsystem_mut(nqn)?.secured_hosts;
+        if is_secured {
+            hosts.insert(host.to_owned());
+        } else {
+            hosts.remove(host);
         }
         Ok(())
     }
@@ -211,7 +235,7 @@ impl Target {
 
     /// Adds a port, on which every subsystem is served.
     pub fn add_port(&mut self, config: PortConfig) -> Result<PortId, ConfigError> {
-        let PortConfig { traddr, trsvcid } = config;
+        let PortConfig { traddr, trsvcid, .. } = config;
         if self.ports.values().any(|port| port.traddr == traddr && port.trsvcid == trsvcid) {
             return Err(ConfigError::PortExists { address: traddr, trsvcid });
         }

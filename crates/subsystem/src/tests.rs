@@ -14,4 +14,5 @@ mod io_checks;
 mod lba_status;
 mod logs;
 mod memory;
+mod securing;
 mod time;

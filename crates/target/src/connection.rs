@@ -23,7 +23,7 @@ use namespace::{Data, Request, Sink};
 use nvme::Status;
 use nvme_tcp::controller;
 use reactor::{Complete, Interest, Poll, PollerId, Stream, TimerId, WatchId};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -86,6 +86,8 @@ pub(crate) struct Connection {
     /// What its end was put down to first.
     end: Cell<Option<End>>,
     pub(crate) unread: Unread,
+    /// Whose key it is encrypted by, as long as it is nobody's.
+    pub(crate) secured: OnceCell<tls::Peer>,
 }
 
 /// What changes as bytes come and go.
@@ -220,6 +222,7 @@ impl Connection {
             to_report: Cell::new(None),
             end: Cell::new(None),
             unread: Unread::default(),
+            secured: OnceCell::new(),
         })
     }
 

@@ -6,13 +6,14 @@ use crate::core::Core;
 use crate::journal::{End, Subject, Why};
 use crate::losses::Hosts;
 use crate::report::Owner;
+use crate::secure::{Handshakes, Keys};
 use crate::takeover::Takeover;
 use crate::trial::Trial;
 use namespace::counters::{Counted, Counters};
 use nvme::fabrics::ConnectData;
 use nvme::{Command, Status, opcode};
 use nvme_tcp::controller;
-use reactor::{Complete, Interest, Listener, TimerId, WatchId};
+use reactor::{Complete, Interest, Listener, Stream, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -35,6 +36,7 @@ const TOKEN_EVENTS: u64 = 0;
 const TOKEN_TIMEOUT: u64 = 1;
 const TOKEN_HALF_OPEN: u64 = 2;
 const TOKEN_UNPROVEN: u64 = 3;
+const TOKEN_UNSECURED: u64 = 4;
 
 /// Counters by subsystem and namespace id, one for each core.
 type AllCounters = HashMap<(Arc<str>, u32), Vec<Arc<Counters>>>;
@@ -52,6 +54,10 @@ pub(crate) struct Control {
     half_open: Trial,
     /// Those whose hosts have yet to prove who they are.
     pub(crate) unproven: Trial,
+    /// Handshakes of those that are to be encrypted.
+    pub(crate) unsecured: Trial,
+    pub(crate) handshakes: RefCell<Handshakes>,
+    pub(crate) keys: Arc<Keys>,
     takeovers: RefCell<HashMap<u64, Rc<Takeover>>>,
     next_takeover: Cell<u64>,
     events_due: Cell<bool>,
@@ -122,6 +128,9 @@ impl Control {
             counters: RefCell::default(),
             half_open: Trial::new(CONNECT_TIMEOUT),
             unproven: Trial::new(PROOF_TIMEOUT),
+            unsecured: Trial::new(CONNECT_TIMEOUT),
+            handshakes: RefCell::default(),
+            keys: Arc::default(),
             takeovers: RefCell::default(),
             next_takeover: Cell::new(0),
             events_due: Cell::new(false),
@@ -147,7 +156,11 @@ impl Control {
         digests: Digests,
     ) -> Result<Connected, (Status, u64)> {
         let local_address = connection.stream.local_addr().ok().map(|address| address.ip());
-        let origin = subsystem::Origin { port, local_address };
+        let secured = connection.secured.get().map(|it| subsystem::Secured {
+            host_nqn: &it.host_nqn,
+            subsystem_nqn: &it.subsystem_nqn,
+        });
+        let origin = subsystem::Origin { port, local_address, secured };
         let now = self.core().now();
         let connected = self.target.borrow_mut().connect(origin, command, data, now);
         let connected = connected.map_err(|refused| {
@@ -166,6 +179,7 @@ impl Control {
                 discovery: connected.discovery,
                 header_digest: digests.header,
                 data_digest: digests.data,
+                secured: connection.secured.get().is_some(),
                 since: now,
             };
             // Of one that has just gone, with the same id, nothing is left.
@@ -449,11 +463,12 @@ impl Control {
     }
 
     /// Accepts connections of `port` from `listener`.
-    pub(crate) fn listen(&self, port: PortId, listener: Listener) {
+    pub(crate) fn listen(&self, port: PortId, listener: Listener, is_secured: bool) {
         let acceptor = Rc::new_cyclic(|me| Acceptor {
             control: self.me.clone(),
             me: me.clone(),
             port,
+            is_secured,
             listener,
             watch: Cell::new(None),
             closed: Cell::new(false),
@@ -467,6 +482,7 @@ impl Control {
         if let Some(acceptor) = self.listeners.borrow_mut().remove(&port) {
             acceptor.close();
         }
+        self.give_up_handshakes(|it| it == port);
     }
 
     /// Stops listening everywhere.
@@ -474,19 +490,25 @@ impl Control {
         for (_, acceptor) in self.listeners.borrow_mut().drain() {
             acceptor.close();
         }
+        self.give_up_handshakes(|_| true);
         if let Some((_, id)) = self.timer.take() {
             self.core().reactor.cancel_timer(id);
         }
     }
 
-    fn accepted(&self, port: PortId, stream: reactor::Stream) {
+    /// A connection of which nothing is known, but for whose key it is encrypted by.
+    pub(crate) fn accepted(&self, port: PortId, stream: Stream, secured: Option<tls::Peer>) {
         let core = self.core();
         let machine = controller::Connection::new(controller::Config {
             queue_entries: FRESH_ENTRIES,
             ..controller::Config::default()
         });
         let added = core.add_connection(|key| {
-            Ok(Connection::new(core.clone(), key, stream, Inner::new(machine, port)))
+            let connection = Connection::new(core.clone(), key, stream, Inner::new(machine, port));
+            if let Some(peer) = secured {
+                let _ = connection.secured.set(peer);
+            }
+            Ok(connection)
         });
         let Ok(key) = added else { return };
         if let Some(key) = self.half_open.begin(core.now(), key) {
@@ -498,8 +520,11 @@ impl Control {
     /// Has those ended in time who do not pass.
     pub(crate) fn watch_trials(&self) {
         let core = self.core();
-        for (trial, token) in [(&self.half_open, TOKEN_HALF_OPEN), (&self.unproven, TOKEN_UNPROVEN)]
-        {
+        for (trial, token) in [
+            (&self.half_open, TOKEN_HALF_OPEN),
+            (&self.unproven, TOKEN_UNPROVEN),
+            (&self.unsecured, TOKEN_UNSECURED),
+        ] {
             if let Some(deadline) = trial.starts_timer() {
                 core.reactor.timer(core.instant(deadline), self.me(), token);
             }
@@ -535,6 +560,10 @@ impl Complete for Control {
                 self.expire_unproven();
                 self.watch_trials();
             }
+            TOKEN_UNSECURED => {
+                self.expire_unsecured();
+                self.watch_trials();
+            }
             _ => unreachable!("tokens are ours"),
         }
     }
@@ -545,6 +574,8 @@ struct Acceptor {
     control: Weak<Control>,
     me: Weak<Acceptor>,
     port: PortId,
+    /// It takes encrypted connections alone.
+    is_secured: bool,
     listener: Listener,
     watch: Cell<Option<WatchId>>,
     closed: Cell<bool>,
@@ -575,7 +606,11 @@ impl Acceptor {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
                     tracing::debug!(%peer, "connection");
-                    control.accepted(self.port, stream);
+                    if self.is_secured {
+                        control.secure(self.port, stream, peer);
+                    } else {
+                        control.accepted(self.port, stream, None);
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use subsystem::{DropReason, Refusal};
+use tls::UpgradeError;
 
 /// Lines about hosts that come and go.
 pub(crate) const HOSTS_PER_SECOND: u32 = 20;
@@ -206,6 +207,18 @@ impl Journal {
         });
     }
 
+    /// A connection that is not encrypted after all. Of an identity, what anybody may have sent is told as text in quotation marks.
+    pub(crate) fn unsecured(&self, peer: SocketAddr, error: &UpgradeError) {
+        if let UpgradeError::Socket(error) = error {
+            // As who connects and goes away elsewhere.
+            return tracing::debug!(%peer, %error, "no TLS session");
+        }
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        self.tell(Subject::Refusals, || {
+            tracing::warn!(%peer, why = %error, "host refused: no TLS session");
+        });
+    }
+
     /// A Connect was refused. `who` gives the connection's peer, and the names of host and subsystem as the host gave
     /// them, whatever is in them.
     pub(crate) fn refused(
@@ -216,6 +229,10 @@ impl Journal {
         let why = match reason {
             Refusal::UnknownSubsystem => "there is no such subsystem",
             Refusal::HostNotAllowed => "it is not on the subsystem's list",
+            Refusal::NotSecured => "it has a key for TLS, and comes without",
+            Refusal::OtherIdentity => {
+                "the connection is encrypted by another host's key, or for another subsystem"
+            }
             Refusal::NoControllerId => "all controller ids are in use",
             Refusal::Invalid => return tracing::debug!("a Connect that cannot be is refused"),
         };

@@ -15,9 +15,9 @@
 //!
 //! Read `server`, `control`, `connection`, `io`, and `namespace::output`, in this order.
 //!
-//! What it does not do: TLS, reservations, transports other than TCP.
+//! What it does not do: reservations, transports other than TCP.
 //!
-//! Bounds: 1,024 connections that have not sent Connect, for 10 s each; as many commands per
+//! Bounds: 1,024 connections that have not sent Connect, and 1,024 whose TLS handshake is not done, for 10 s each; as many commands per
 //! connection as its queue has entries; a receive buffer of 256 KiB per core; data in the core's
 //! buffer pool, else commands wait for it. No connection holds more of the pool than it leaves
 //! free, and one whose peer lets nothing go for 2 s while others wait is dropped. Copies in progress have
@@ -42,6 +42,7 @@ mod journal;
 mod losses;
 mod pass;
 mod report;
+mod secure;
 mod server;
 mod takeover;
 mod trial;

@@ -35,6 +35,8 @@ pub struct ControllerReport {
     pub header_digest: bool,
     /// Data on the admin queue has digests.
     pub data_digest: bool,
+    /// Its connections are encrypted (TLS).
+    pub secured: bool,
     /// Keep alive timeout in milliseconds; 0: none.
     pub kato_ms: u32,
     /// By what the host has proved who it is, if it had to and has.
@@ -66,6 +68,7 @@ pub(crate) struct Owner {
     pub(crate) discovery: bool,
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
+    pub(crate) secured: bool,
     /// Since the server's epoch.
     pub(crate) since: Duration,
 }
@@ -97,6 +100,7 @@ impl Control {
             io_queue_entries: sizes(entries),
             header_digest: owner.header_digest,
             data_digest: owner.data_digest,
+            secured: owner.secured,
             kato_ms: summary.kato_ms,
             authentication: summary.authentication,
             age: now.saturating_sub(owner.since),

@@ -158,12 +158,18 @@ impl fmt::Debug for Server {
 pub struct Bound {
     listener: Listener,
     address: SocketAddr,
+    is_secured: bool,
 }
 
 impl Bound {
     /// Where it is, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Only connections that are encrypted are taken there (TLS 1.3), of hosts that have a key ([`Server::set_tls_key`]).
+    pub fn secured(self) -> Bound {
+        Bound { is_secured: true, ..self }
     }
 }
 
@@ -244,6 +250,9 @@ impl Server {
         let name = nqn.to_string();
         self.control(move |control| {
             let removed = control.target.borrow_mut().remove_subsystem(&name);
+            if removed.is_ok() {
+                control.keys.forget(&name);
+            }
             control.forget_counters(|(nqn, _)| **nqn == *name);
             control.kick();
             removed
@@ -382,20 +391,20 @@ impl Server {
         let refused = |source| Error::Listen { address, source };
         let listener = Listener::bind(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        Ok(Bound { listener, address })
+        Ok(Bound { listener, address, is_secured: false })
     }
 
     /// Accepts connections at `bound` once `states` hold through it. Returns the port's id.
     pub fn listen(&self, bound: Bound, states: &[PortState]) -> Result<PortId, Error> {
-        let Bound { listener, address } = bound;
-        let config = PortConfig { traddr: address.ip(), trsvcid: address.port() };
+        let Bound { listener, address, is_secured } = bound;
+        let config = PortConfig { traddr: address.ip(), trsvcid: address.port(), is_secured };
         let port = self.control(move |control| control.target.borrow_mut().add_port(config))??;
         let set = states
             .iter()
             .try_for_each(|it| self.set_ana_state(&it.nqn, port, it.group, it.state))
             .and_then(|()| {
                 self.control(move |control| {
-                    control.listen(port, listener);
+                    control.listen(port, listener, is_secured);
                     control.kick();
                 })
             });
@@ -462,6 +471,24 @@ impl Server {
         let (nqn, host) = (nqn.to_string(), host.to_string());
         Ok(self.control(move |control| {
             control.target.borrow_mut().set_authentication(&nqn, &host, authentication)
+        })??)
+    }
+
+    /// Says by which key `host` comes to `nqn` by TLS, and then by no other way from its next Connect on; none: as any host. Connections that are
+    /// there stay.
+    pub fn set_tls_key(
+        &self,
+        nqn: &str,
+        host: &str,
+        key: Option<Arc<tls::Key>>,
+    ) -> Result<(), Error> {
+        let (nqn, host) = (nqn.to_string(), host.to_string());
+        Ok(self.control(move |control| {
+            let set = control.target.borrow_mut().set_secured(&nqn, &host, key.is_some());
+            if set.is_ok() {
+                control.keys.set(&nqn, &host, key);
+            }
+            set
         })??)
     }
 

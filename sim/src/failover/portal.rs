@@ -104,7 +104,9 @@ fn target(is_accessible: bool, drains: bool) -> (Target, PortId) {
         NamespaceConfig { nsid: None, uuid: [1; 16], nguid: [2; 16], ana_group: 1, limits };
     let traddr = std::net::Ipv4Addr::LOCALHOST.into();
     let mut target = Target::new(config).expect("it is valid");
-    let port = target.add_port(PortConfig { traddr, trsvcid: 4420 }).expect("the port is new");
+    let port = target
+        .add_port(PortConfig { traddr, trsvcid: 4420, is_secured: false })
+        .expect("the port is new");
     target.add_subsystem(subsystem).expect("the subsystem is valid");
     target.add_namespace(NQN, namespace).expect("the namespace is valid");
     if !is_accessible {
@@ -157,7 +159,7 @@ impl World {
         let cid = command.cid.get();
         let portal = &mut self.portals[path];
         let Some((controller, queue)) = self.wires[wire].portal.controller else {
-            let origin = Origin { port: portal.port, local_address: None };
+            let origin = Origin { port: portal.port, local_address: None, secured: None };
             let (status, result) = match portal.target.connect(origin, command, data, now) {
                 Ok(connected) => {
                     let id = (connected.controller, connected.queue_id);

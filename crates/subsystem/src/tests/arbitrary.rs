@@ -84,7 +84,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Transport {
     target: Target,
     now: Duration,
-    origin: Origin,
+    origin: Origin<'static>,
     current: Option<ControllerId>,
     held: BTreeMap<ControllerId, BTreeSet<u16>>,
     open: BTreeMap<ControllerId, BTreeSet<u16>>,
@@ -100,7 +100,7 @@ impl Transport {
         Transport {
             target,
             now: NOW,
-            origin: Origin { port, local_address: None },
+            origin: Origin { port, local_address: None, secured: None },
             current: None,
             held: BTreeMap::new(),
             open: BTreeMap::new(),

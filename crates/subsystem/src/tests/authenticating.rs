@@ -231,7 +231,7 @@ fn who_has_proved_nothing_keeps_nobody_alive() {
     let opened = host_end(&ours, None).open();
     for _ in 0..12 {
         now += Duration::from_secs(1);
-        let origin = crate::Origin { port, local_address: None };
+        let origin = crate::Origin { port, local_address: None, secured: None };
         let attempt = attempt_io(id.0, 1);
         let data = attempt.data();
         let connected = target.connect(

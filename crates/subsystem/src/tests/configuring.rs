@@ -89,7 +89,7 @@ fn what_is_not_there_is_said() {
     assert_eq!(target.remove_port(PortId(9)).map(|_| ()), unknown);
     assert!(target.namespaces(nowhere, port).is_empty());
     let traddr = "192.0.2.1".parse().unwrap();
-    let again = target.add_port(PortConfig { traddr, trsvcid: 4420 });
+    let again = target.add_port(PortConfig { traddr, trsvcid: 4420, is_secured: false });
     assert_eq!(again, Err(ConfigError::PortExists { address: traddr, trsvcid: 4420 }));
     assert_eq!(drain(&mut target), [], "nothing happened");
 }

@@ -91,7 +91,7 @@ fn an_nqn_needs_its_terminating_zero() {
     let (mut target, port) = target();
     let mut data = ADMIN.data();
     data.subnqn = [b'n'; 256];
-    let origin = Origin { port, local_address: None };
+    let origin = Origin { port, local_address: None, secured: None };
     let command = ADMIN.connect.command();
     let refused = target.connect(origin, &command, data.as_bytes(), NOW).unwrap_err();
     assert_eq!(refused.result, IN_DATA | 256);
@@ -100,7 +100,7 @@ fn an_nqn_needs_its_terminating_zero() {
 #[test]
 fn short_data_other_commands_and_unknown_ports_are_refused() {
     let (mut target, port) = target();
-    let origin = Origin { port, local_address: None };
+    let origin = Origin { port, local_address: None, secured: None };
     let command = ADMIN.connect.command();
     let mut refusal = |origin, command: &Command, data: &[u8]| {
         target.connect(origin, command, data, NOW).unwrap_err().status.code()
@@ -112,7 +112,7 @@ fn short_data_other_commands_and_unknown_ports_are_refused() {
     let bare = Command { flags: 0, ..command };
     let status = refusal(origin, &bare, &[]);
     assert_eq!(status, Status::SGL_LENGTH_INVALID, "PSDT does not matter (Figure 95)");
-    let nowhere = Origin { port: PortId(9), local_address: None };
+    let nowhere = Origin { port: PortId(9), local_address: None, secured: None };
     let status = refusal(nowhere, &command, data.as_bytes());
     assert_eq!(status, Status::CONNECT_INVALID_PARAMETERS);
     let fused = Command { flags: 1, ..command };
@@ -181,7 +181,8 @@ fn ids_run_out_and_come_back_late() {
     let config = TargetConfig { cntlid_min: 10, cntlid_max: 12, ..TargetConfig::default() };
     let mut target = Target::new(config).unwrap();
     let traddr = "::1".parse().unwrap();
-    let port = target.add_port(crate::PortConfig { traddr, trsvcid: 4420 }).unwrap();
+    let port =
+        target.add_port(crate::PortConfig { traddr, trsvcid: 4420, is_secured: false }).unwrap();
     target.add_subsystem(subsystem(NQN)).unwrap();
     let mut connect = || ADMIN.make(&mut target, port).map(|connected| connected.cntlid);
     assert_eq!([connect(), connect(), connect()], [Ok(10), Ok(11), Ok(12)]);
@@ -322,7 +323,8 @@ fn an_association_outlives_a_reset_by_two_minutes_and_silence() {
 fn an_io_queue_comes_through_the_port_of_its_admin_queue() {
     let (mut target, port) = target();
     let traddr = "192.0.2.2".parse().unwrap();
-    let other = target.add_port(crate::PortConfig { traddr, trsvcid: 4420 }).unwrap();
+    let other =
+        target.add_port(crate::PortConfig { traddr, trsvcid: 4420, is_secured: false }).unwrap();
     let id = Host::connect(&mut target, port).id;
     let refused = attempt_io(id.0, 1).make(&mut target, other).unwrap_err();
     assert_eq!(refused.status, Status::CONNECT_INVALID_PARAMETERS.dnr());

@@ -56,7 +56,7 @@ fn the_log_tells_what_the_host_may_use() {
 /// Addresses of the ports as a host is told that has reached `port` at `local`, each with whether
 /// discovery there is said to tell the same.
 fn told_at(target: &mut Target, port: PortId, local: &str) -> Vec<(String, String, bool)> {
-    let origin = Origin { port, local_address: Some(local.parse().unwrap()) };
+    let origin = Origin { port, local_address: Some(local.parse().unwrap()), secured: None };
     let (command, data) = (DISCOVERY.connect.command(), DISCOVERY.data());
     let connected = target.connect(origin, &command, data.as_bytes(), NOW).unwrap();
     assert!(connected.discovery);
@@ -84,7 +84,7 @@ fn an_unspecified_port_is_told_as_the_address_that_was_reached() {
     let at = |address: &str, port: &str, same| (address.to_owned(), port.to_owned(), same);
     assert_eq!(told_at(&mut target, first, "192.0.2.1"), [at("192.0.2.1", "4420", true)]);
     let traddr = "0.0.0.0".parse().unwrap();
-    let port = target.add_port(PortConfig { traddr, trsvcid: 4421 }).unwrap();
+    let port = target.add_port(PortConfig { traddr, trsvcid: 4421, is_secured: false }).unwrap();
     for local in ["198.51.100.7", "::ffff:198.51.100.7"] {
         assert_eq!(
             told_at(&mut target, port, local),
@@ -101,7 +101,9 @@ fn an_unspecified_port_is_told_as_the_address_that_was_reached() {
 fn an_unspecified_port_of_the_other_family_is_left_out() {
     let (mut target, first) = target();
     let mut add = |traddr: &str, trsvcid| {
-        target.add_port(PortConfig { traddr: traddr.parse().unwrap(), trsvcid }).unwrap()
+        target
+            .add_port(PortConfig { traddr: traddr.parse().unwrap(), trsvcid, is_secured: false })
+            .unwrap()
     };
     let (four, six) = (add("0.0.0.0", 4421), add("::", 4421));
     let at = |address: &str, port: &str, same| (address.to_owned(), port.to_owned(), same);
@@ -134,7 +136,7 @@ fn every_change_is_counted_and_announced_once_until_read() {
     let (after, _) = discover(&mut target, id);
     assert_eq!(after, before + 2);
     let traddr = "192.0.2.2".parse().unwrap();
-    target.add_port(PortConfig { traddr, trsvcid: 4420 }).unwrap();
+    target.add_port(PortConfig { traddr, trsvcid: 4420, is_secured: false }).unwrap();
     assert_eq!(completions(&drain(&mut target)), [(2, change)]);
 }
 

@@ -107,7 +107,7 @@ fn a_notice_that_waits_for_a_request_can_be_turned_off() {
 fn ana_changes_reach_the_controllers_of_their_port() {
     let (mut target, port) = target();
     let traddr = "192.0.2.2".parse().unwrap();
-    let other = target.add_port(PortConfig { traddr, trsvcid: 4420 }).unwrap();
+    let other = target.add_port(PortConfig { traddr, trsvcid: 4420, is_secured: false }).unwrap();
     let here = Host::connect(&mut target, port).id;
     let there = Host::connect(&mut target, other).id;
     for id in [here, there] {

@@ -68,7 +68,7 @@ pub fn namespace(number: u32) -> NamespaceConfig {
 pub fn target() -> (Target, PortId) {
     let mut target = Target::new(TargetConfig::default()).unwrap();
     let traddr = "192.0.2.1".parse().unwrap();
-    let port = target.add_port(PortConfig { traddr, trsvcid: 4420 }).unwrap();
+    let port = target.add_port(PortConfig { traddr, trsvcid: 4420, is_secured: false }).unwrap();
     target.add_subsystem(subsystem(NQN)).unwrap();
     assert_eq!(target.add_namespace(NQN, namespace(1)), Ok(1));
     drain(&mut target);
@@ -108,7 +108,7 @@ impl Attempt<'_> {
     }
 
     pub fn make(&self, target: &mut Target, port: PortId) -> Result<Connected, Refused> {
-        let origin = Origin { port, local_address: None };
+        let origin = Origin { port, local_address: None, secured: None };
         target.connect(origin, &self.connect.command(), self.data().as_bytes(), NOW)
     }
 }

@@ -1,0 +1,163 @@
+//! Connections that are encrypted: the handshake comes before anything else, and nothing is a connection of the target's that has not done it.
+//!
+//! ```text
+//!   accepted --> tls::Upgrade (records by this core, cryptography by a thread) --> the kernel encrypts --> a connection as any other,
+//!                                                                                  which speaks for the host of its key alone
+//! ```
+
+use crate::control::Control;
+use reactor::Stream;
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
+use subsystem::PortId;
+use tls::{FindAll, Handshake, Key, Peer, Psk, Secured, Upgrade, UpgradeError};
+
+/// The keys of hosts, which threads look into.
+#[derive(Default)]
+pub(crate) struct Keys {
+    /// By subsystem, then by host.
+    keys: RwLock<BTreeMap<String, BTreeMap<String, Arc<Key>>>>,
+}
+
+impl Keys {
+    pub(crate) fn set(&self, nqn: &str, host: &str, key: Option<Arc<Key>>) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let hosts = keys.entry(nqn.to_owned()).or_default();
+        match key {
+            Some(key) => drop(hosts.insert(host.to_owned(), key)),
+            None => drop(hosts.remove(host)),
+        }
+        keys.retain(|_, hosts| !hosts.is_empty());
+    }
+
+    /// All of a subsystem.
+    pub(crate) fn forget(&self, nqn: &str) {
+        self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(nqn);
+    }
+
+    /// What `identity` may stand for. To discovery, which is of no subsystem, a host comes by whichever key it has.
+    fn find(&self, identity: &[u8], discovery_nqn: &str) -> Vec<Psk> {
+        let Some(Peer { host_nqn, subsystem_nqn }) = Peer::of(identity) else { return Vec::new() };
+        let all = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let mut keys: Vec<Arc<Key>> = Vec::new();
+        for (nqn, hosts) in all.iter() {
+            let is_meant = *nqn == subsystem_nqn || subsystem_nqn == discovery_nqn;
+            if let Some(key) = hosts.get(&host_nqn).filter(|key| is_meant && !keys.contains(key)) {
+                keys.push(Arc::clone(key));
+            }
+        }
+        drop(all);
+        keys.iter().flat_map(|key| tls::accepted(identity, key)).collect()
+    }
+}
+
+/// Handshakes under way, by their numbers.
+#[derive(Default)]
+pub(crate) struct Handshakes {
+    under_way: HashMap<u64, (PortId, Rc<Upgrade>)>,
+    next: u64,
+}
+
+impl Control {
+    /// A connection to a port that takes encrypted ones alone.
+    pub(crate) fn secure(&self, port: PortId, stream: Stream, peer: SocketAddr) {
+        let core = self.core();
+        let (keys, discovery) = (Arc::clone(&self.keys), self.target.borrow().discovery_nqn());
+        let find: Arc<FindAll> = Arc::new(move |identity: &[u8]| keys.find(identity, &discovery));
+        let number = self.handshakes.borrow().next;
+        let me = self.me();
+        let done = move |outcome| me.secured(number, (port, peer), outcome);
+        let upgrade =
+            Upgrade::begin(&core.reactor, stream, Handshake::controller(find), None, done);
+        let mut handshakes = self.handshakes.borrow_mut();
+        handshakes.next += 1;
+        handshakes.under_way.insert(number, (port, upgrade));
+        drop(handshakes);
+        if let Some(oldest) = self.unsecured.begin(core.now(), number) {
+            self.give_up_handshake(oldest);
+        }
+        self.watch_trials();
+    }
+
+    fn secured(
+        &self,
+        number: u64,
+        (port, peer): (PortId, SocketAddr),
+        outcome: Result<Secured, UpgradeError>,
+    ) {
+        self.handshakes.borrow_mut().under_way.remove(&number);
+        self.unsecured.passed(number);
+        match outcome {
+            Ok(Secured { stream, peer }) => self.accepted(port, stream, Some(peer)),
+            Err(error) => self.core().journal.unsecured(peer, &error),
+        }
+    }
+
+    /// Those that had their time.
+    pub(crate) fn expire_unsecured(&self) {
+        for number in self.unsecured.over(self.core().now()) {
+            self.give_up_handshake(number);
+        }
+    }
+
+    fn give_up_handshake(&self, number: u64) {
+        let upgrade = self.handshakes.borrow_mut().under_way.remove(&number);
+        if let Some((_, upgrade)) = upgrade {
+            upgrade.give_up();
+        }
+    }
+
+    /// Gives up the handshakes of connections to the ports that `which` picks.
+    pub(crate) fn give_up_handshakes(&self, which: impl Fn(PortId) -> bool) {
+        let all = self.handshakes.borrow();
+        let numbers = all.under_way.iter().filter(|(_, (port, _))| which(*port));
+        let numbers: Vec<_> = numbers.map(|(number, _)| *number).collect();
+        drop(all);
+        for number in numbers {
+            self.unsecured.passed(number);
+            self.give_up_handshake(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tls::{Derivation, Hash, Version};
+
+    const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+
+    fn key(byte: u8) -> Arc<Key> {
+        Arc::new(Key::generate(Hash::Sha256, &mut |bytes| bytes.fill(byte)))
+    }
+
+    fn identity(key: &Key, host: &str, subsystem: &str) -> Vec<u8> {
+        let psk = Psk::derive(key, host, subsystem, Version::One, Derivation::Specified);
+        psk.expect("short names").identity.into_bytes()
+    }
+
+    #[test]
+    fn a_key_is_of_one_host_and_one_subsystem() {
+        let keys = Keys::default();
+        let (one, other) = (key(1), key(2));
+        keys.set("nqn.a", "nqn.host1", Some(Arc::clone(&one)));
+        keys.set("nqn.b", "nqn.host1", Some(Arc::clone(&other)));
+        let count = |key: &Key, host, subsystem| {
+            keys.find(&identity(key, host, subsystem), DISCOVERY).len()
+        };
+        assert_eq!(count(&one, "nqn.host1", "nqn.a"), 1);
+        assert_eq!(count(&one, "nqn.host1", "nqn.b"), 0, "its key for another subsystem");
+        assert_eq!(count(&one, "nqn.host2", "nqn.a"), 0);
+        for key in [&one, &other] {
+            assert_eq!(count(key, "nqn.host1", DISCOVERY), 1);
+        }
+        assert_eq!(count(&one, "nqn.host2", DISCOVERY), 0);
+        keys.set("nqn.a", "nqn.host1", None);
+        assert_eq!(count(&one, "nqn.host1", "nqn.a"), 0);
+        keys.forget("nqn.b");
+        assert_eq!(count(&other, "nqn.host1", DISCOVERY), 0);
+        assert!(keys.find(b"NVMe1R01", DISCOVERY).is_empty());
+    }
+}

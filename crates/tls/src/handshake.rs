@@ -1,0 +1,299 @@
+//! One end's handshake: records in, records out.
+
+use crate::engine::{self, End};
+use crate::hash::Hash;
+use crate::psk::{Peer, Psk};
+use openssl::error::ErrorStack;
+use openssl::ssl::{ErrorCode, SslStream};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Bytes of a record's header (RFC 8446, section 5.1).
+pub(crate) const HEADER_BYTES: usize = 5;
+
+/// The most that a record holds after its header: 16 KiB, and 256 bytes of what encryption adds (RFC 8446, section 5.2).
+pub(crate) const RECORD_BYTES_MAX: usize = (1 << 14) + 256;
+
+/// What a peer may send in all before the handshake is done: a ClientHello, twice if another group is asked for, and a Finished are 2 KiB.
+const RECEIVED_BYTES_MAX: usize = 1 << 16;
+
+/// How many keys one identity may stand for: derived as the specification says, and as older tools do.
+const CANDIDATES_MAX: usize = 4;
+
+/// Finds the keys that an identity may stand for, the likeliest first.
+pub type FindAll = dyn Fn(&[u8]) -> Vec<Psk> + Send + Sync;
+
+/// What both ends know once they are done.
+pub struct Secrets {
+    /// The hash function, which says how data is encrypted.
+    pub hash: Hash,
+    /// What the data that this end sends is encrypted with.
+    pub sent: Zeroizing<Vec<u8>>,
+    /// The same of what it receives.
+    pub received: Zeroizing<Vec<u8>>,
+    /// Who is at the other end, as the identity of the key says.
+    pub peer: Peer,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets").field("hash", &self.hash).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, Error)]
+pub enum HandshakeError {
+    /// No key is known by the identity.
+    #[error("there is no key for {identity:?}")]
+    UnknownIdentity {
+        /// What the host calls its key, cut to what is worth telling.
+        identity: String,
+    },
+    /// Both ends have a key by that name, and not the same.
+    #[error("the other end has another key for {identity:?}")]
+    OtherKey {
+        /// What both call it.
+        identity: String,
+    },
+    /// The other end says no.
+    #[error("the other end refuses: {0}")]
+    Refused(String),
+    /// The other end wants to be known by a certificate, or to know us by one.
+    #[error("the other end does not go by a pre-shared key")]
+    NoKey,
+    /// What comes is no TLS.
+    #[error("what the other end sends is not TLS 1.3: {0}")]
+    Protocol(String),
+    /// OpenSSL cannot be set up.
+    #[error("TLS cannot be set up: {0}")]
+    Library(#[from] ErrorStack),
+}
+
+/// What is next.
+#[derive(Debug)]
+pub enum Progress {
+    /// A record of the other end.
+    Receive,
+    /// Nothing: both ends are who they say. What is to be sent still is ([`Handshake::take_output`]); after that, all is encrypted.
+    Done(Secrets),
+}
+
+/// The handshake of one end.
+pub struct Handshake {
+    role: Role,
+    /// Made when the first record is there: it takes memory and time, and many a connection never sends one.
+    stream: Option<SslStream<Wire>>,
+    received: Vec<u8>,
+    /// What came of an earlier attempt.
+    failed: Option<HandshakeError>,
+}
+
+enum Role {
+    Host(Psk),
+    /// Tries keys that go with `hash`, of which `candidate` is the one.
+    Controller {
+        find: Arc<FindAll>,
+        hash: Hash,
+        candidate: usize,
+    },
+}
+
+/// Both directions, in memory.
+#[derive(Default)]
+struct Wire {
+    input: Vec<u8>,
+    taken: usize,
+    output: Vec<u8>,
+}
+
+impl Handshake {
+    /// The host's end, which offers `psk`.
+    pub fn host(psk: Psk) -> Handshake {
+        Handshake { role: Role::Host(psk), stream: None, received: Vec::new(), failed: None }
+    }
+
+    /// The controller's end, which has the keys that `find` finds.
+    pub fn controller(find: Arc<FindAll>) -> Handshake {
+        let role = Role::Controller { find, hash: Hash::Sha256, candidate: 0 };
+        Handshake { role, stream: None, received: Vec::new(), failed: None }
+    }
+
+    /// Goes on with one more record of the other end, with its header; with none at the beginning. Takes some tenths of a millisecond.
+    pub fn advance(&mut self, record: &[u8]) -> Result<Progress, HandshakeError> {
+        if self.received.len() + record.len() > RECEIVED_BYTES_MAX {
+            return Err(HandshakeError::Protocol("it is too much".into()));
+        }
+        self.received.extend_from_slice(record);
+        if let Some(stream) = &mut self.stream {
+            stream.get_mut().input.extend_from_slice(record);
+        }
+        let is_host = self.is_host();
+        loop {
+            let stream = match &mut self.stream {
+                Some(stream) => stream,
+                none => none.insert(self.role.stream(&self.received)?),
+            };
+            let error = match stream.do_handshake() {
+                Ok(()) => return secrets(stream, is_host).map(Progress::Done),
+                Err(error) if error.code() == ErrorCode::WANT_READ => return Ok(Progress::Receive),
+                Err(error) => error,
+            };
+            let failed = failure(stream, is_host, &error);
+            // That one key did not fit says more than that no other is there.
+            let failed = match self.failed.take() {
+                Some(first @ HandshakeError::OtherKey { .. }) => first,
+                _ => failed,
+            };
+            if !self.role.has_another(stream) {
+                return Err(failed);
+            }
+            self.failed = Some(failed);
+            self.stream = None;
+        }
+    }
+
+    /// What is to be sent to the other end, in failure as well.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        self.stream.as_mut().map(|it| std::mem::take(&mut it.get_mut().output)).unwrap_or_default()
+    }
+
+    /// Whether this is the host's end, which sends first: it goes on with no record.
+    pub fn is_host(&self) -> bool {
+        matches!(self.role, Role::Host(_))
+    }
+}
+
+impl Role {
+    /// A session that has received `input`.
+    fn stream(&self, input: &[u8]) -> Result<SslStream<Wire>, HandshakeError> {
+        let (end, hash) = match self {
+            Role::Host(psk) => (End::Host(psk.clone()), psk.hash),
+            Role::Controller { find, hash, candidate } => {
+                let (find, hash, candidate) = (Arc::clone(find), *hash, *candidate);
+                let end = move |identity: &[u8]| going_with(hash, find(identity)).nth(candidate);
+                (End::Controller(Box::new(end)), hash)
+            }
+        };
+        let wire = Wire { input: input.to_vec(), ..Wire::default() };
+        Ok(SslStream::new(engine::session(end, hash)?, wire)?)
+    }
+
+    /// Whether there is another key that the host's identity may stand for, which is then the one to be tried: as long as nobody was answered.
+    fn has_another(&mut self, stream: &SslStream<Wire>) -> bool {
+        let Role::Controller { find, hash, candidate } = self else { return false };
+        // With secrets there was an answer.
+        let asked =
+            engine::seen(stream.ssl(), |seen| seen.host.is_none().then(|| seen.asked.take()));
+        let Some(Some(asked)) = asked else { return false };
+        let keys = asked.map(|identity| find(&identity));
+        *candidate += 1;
+        let is_known =
+            |hash| keys.as_ref().map_or(0, |keys| going_with(hash, keys.clone()).count());
+        if *candidate < is_known(*hash).min(CANDIDATES_MAX) {
+            return true;
+        }
+        // Without a cipher in common nobody was asked for a key.
+        let next = *hash == Hash::Sha256 && (keys.is_none() || is_known(Hash::Sha384) > 0);
+        (*hash, *candidate) = (Hash::Sha384, 0);
+        next
+    }
+}
+
+fn going_with(hash: Hash, keys: Vec<Psk>) -> impl Iterator<Item = Psk> {
+    keys.into_iter().filter(move |key| key.hash == hash)
+}
+
+/// What a session that is done has come to.
+fn secrets(stream: &SslStream<Wire>, is_host: bool) -> Result<Secrets, HandshakeError> {
+    let ssl = stream.ssl();
+    // That a key was used, and no certificate.
+    if !ssl.session_reused() {
+        return Err(HandshakeError::NoKey);
+    }
+    let wire = stream.get_ref();
+    if wire.taken != wire.input.len() {
+        return Err(HandshakeError::Protocol("more comes than belongs to the handshake".into()));
+    }
+    let taken = engine::seen(ssl, |seen| {
+        Some((seen.host.take()?, seen.controller.take()?, seen.identity.take()?))
+    });
+    let (host, controller, (identity, hash)) = taken.flatten().ok_or(HandshakeError::NoKey)?;
+    let peer = Peer::of(&identity).ok_or(HandshakeError::NoKey)?;
+    let (sent, received) = if is_host { (host, controller) } else { (controller, host) };
+    Ok(Secrets { hash, sent, received, peer })
+}
+
+fn failure(stream: &SslStream<Wire>, is_host: bool, error: &openssl::ssl::Error) -> HandshakeError {
+    let (identity, asked) = engine::seen(stream.ssl(), |seen| {
+        (seen.identity.as_ref().map(|(name, _)| lossy(name)), seen.asked.as_deref().map(lossy))
+    })
+    .unwrap_or_default();
+    let stack = error.ssl_error().map(ErrorStack::errors).unwrap_or_default();
+    let reasons: Vec<_> = stack.iter().filter_map(openssl::error::Error::reason).collect();
+    // In OpenSSL's own words (SSL_R_*).
+    let says = |what: &str| reasons.iter().any(|reason| reason.contains(what));
+    match (identity, asked) {
+        _ if says("alert") => HandshakeError::Refused(reasons.join(", ")),
+        (Some(identity), _) if !is_host => HandshakeError::OtherKey { identity },
+        (None, Some(identity)) => HandshakeError::UnknownIdentity { identity },
+        _ if says("certificate") || says("signature") || says("shared cipher") => {
+            HandshakeError::NoKey
+        }
+        _ if reasons.is_empty() => HandshakeError::Protocol(error.to_string()),
+        _ => HandshakeError::Protocol(reasons.join(", ")),
+    }
+}
+
+impl fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshake").finish_non_exhaustive()
+    }
+}
+
+/// Bytes of a record after its header, which is `header`; an error if that is none of a handshake.
+pub(crate) fn record_bytes(header: [u8; HEADER_BYTES]) -> Result<usize, HandshakeError> {
+    let [kind, major, _, high, low] = header;
+    let bytes = usize::from(u16::from_be_bytes([high, low]));
+    // Change cipher spec, alert, handshake, and what is encrypted already (RFC 8446, section 5.1).
+    if !(20..=23).contains(&kind) || major != 3 || bytes > RECORD_BYTES_MAX {
+        return Err(HandshakeError::Protocol("it begins with something else than a record".into()));
+    }
+    Ok(bytes)
+}
+
+/// What is worth telling of an identity that anybody may have sent.
+fn lossy(identity: &[u8]) -> String {
+    const SHOWN: usize = 512;
+    String::from_utf8_lossy(&identity[..identity.len().min(SHOWN)]).into_owned()
+}
+
+impl Read for Wire {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let rest = &self.input[self.taken..];
+        if rest.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = rest.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&rest[..count]);
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
