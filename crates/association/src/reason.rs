@@ -46,8 +46,10 @@ pub enum Reason {
         "the controller demands authentication: give this host's key (dhchap_key=FILE in the URI, --dhchap-key FILE)"
     )]
     KeyWanted,
-    /// The controller wants TLS.
-    #[error("the controller demands a secure channel (TLS), which is not supported")]
+    /// The controller wants keys for TLS to come of authentication.
+    #[error(
+        "the controller demands TLS by a key that comes of authentication (secure channel concatenation), which is not supported; it may take a key for TLS (tls_key)"
+    )]
     SecureChannel,
     /// The controller was to prove who it is, and does not ask for authentication.
     #[error(

@@ -158,7 +158,7 @@ impl Client {
         peer: &Peer,
         host: &HostIdentity,
         options: &Options,
-        opened: impl FnOnce(&TcpStream),
+        opened: impl Fn(&TcpStream),
     ) -> Result<Client, ClientError> {
         let error = |doing: &str, reason| ClientError::new(peer, doing.to_owned(), reason);
         for nqn in [&peer.subsystem, &host.nqn] {
@@ -166,15 +166,15 @@ impl Client {
                 return Err(error("Connect", Reason::Nqn { nqn: nqn.clone() }));
             }
         }
-        let credentials = options.keys.read(&host.nqn, &peer.subsystem);
-        let credentials = credentials.map_err(|it| error("authentication", Reason::Key(it)))?;
+        let keys = options.keys.read(&host.nqn, &peer.subsystem);
+        let keys = keys.map_err(|it| error("authentication", Reason::Key(it)))?;
         let config = Config {
             header_digest: options.header_digest,
             data_digest: options.data_digest,
             queue_entries: ADMIN_ENTRIES,
             ..Config::default()
         };
-        let link = Link::open(peer.address, config, options, opened)
+        let link = Link::open(peer.address, config, options, keys.offers, opened)
             .map_err(|reason| error("connecting", reason))?;
         let mut client = Client {
             peer: peer.clone(),
@@ -188,7 +188,7 @@ impl Client {
         };
         let result = client.send_connect(host)?;
         client.controller_id = result.cntlid();
-        client.authenticate(credentials.as_ref(), result)?;
+        client.authenticate(keys.credentials.as_ref(), result)?;
         client.cap = Cap(client.property(Property::CAP)?);
         client.enable()?;
         client.is_enabled = true;

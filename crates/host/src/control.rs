@@ -11,7 +11,7 @@ mod dialing;
 mod place;
 
 use crate::admin::AdminConnection;
-use crate::dial::{Dialed, Dialer, Peer};
+use crate::dial::{Dialed, Dialer, Peer, Secure};
 use crate::passed::{Passed, Passing};
 use crate::places::Places;
 use crate::queue::{Handle, NewConnection, Params};
@@ -157,6 +157,8 @@ pub(crate) struct Driver {
     passed: Passed,
     /// A thread is at the files of the keys, for this attempt or an earlier one.
     reading_keys: Cell<bool>,
+    /// By what connections are encrypted, if they are.
+    secure: RefCell<Option<Rc<Secure>>>,
     /// It is being closed, and holds itself until it is.
     closing: RefCell<Option<(Rc<Driver>, Closing)>>,
     /// What I/O queues of the present association need.
@@ -179,6 +181,7 @@ impl Driver {
             leaving: RefCell::new(None),
             passed: Passed::default(),
             reading_keys: Cell::new(false),
+            secure: RefCell::new(None),
             closing: RefCell::new(None),
             live: RefCell::new(None),
         })
@@ -388,7 +391,8 @@ impl Driver {
         };
         let me = self.me.clone();
         let timeout = self.shared.options.association.admin_timeout;
-        dialer.dial(Peer::Known(vec![address]), timeout, move |dialed| {
+        let secure = self.secure.borrow().clone();
+        dialer.dial(Peer::Known(vec![address]), secure, timeout, move |dialed| {
             if let Some(driver) = me.upgrade() {
                 driver.queue_dialed(&handle, queue, params, dialed);
             }

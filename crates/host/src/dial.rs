@@ -2,17 +2,18 @@
 
 use crate::Local;
 use crate::options::Address;
-use reactor::{Complete, Interest, Reactor, TimerId, WatchId};
+use reactor::{Complete, Interest, Reactor, Stream, TimerId, WatchId};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tls::{Handshake, Psk, Secured, Upgrade, UpgradeError};
 
 /// Bytes that wait in the kernel for the peer or the network to take what was sent before.
 const UNSENT_BYTES: i32 = 256 * 1024;
@@ -31,6 +32,27 @@ pub(crate) enum Peer {
     Named(Address),
     /// Addresses that are known, the same.
     Known(Vec<SocketAddr>),
+}
+
+/// By what connections to one controller are encrypted.
+#[derive(Debug)]
+pub(crate) struct Secure {
+    offers: Vec<Psk>,
+    /// The one that it has taken.
+    taken: Cell<usize>,
+}
+
+impl Secure {
+    /// By one of `offers`; none if there are none.
+    pub(crate) fn by(offers: Vec<Psk>) -> Option<Rc<Secure>> {
+        (!offers.is_empty()).then(|| Rc::new(Secure { offers, taken: Cell::new(0) }))
+    }
+
+    /// The one to be tried after so many others.
+    fn offer(&self, tried: usize) -> Option<(usize, &Psk)> {
+        let index = (self.taken.get() + tried) % self.offers.len();
+        (tried < self.offers.len()).then(|| (index, &self.offers[index]))
+    }
 }
 
 /// What came of it; in words for people where nothing did.
@@ -61,15 +83,31 @@ struct Attempt {
     /// What was not tried yet.
     addresses: VecDeque<SocketAddr>,
     connecting: Option<Rc<Connecting>>,
+    /// How it is to be encrypted, if at all.
+    secure: Option<Rc<Secure>>,
+    securing: Option<Securing>,
     /// Why the last address was of no use.
     refused: String,
     done: Done,
+}
+
+/// A handshake under way.
+struct Securing {
+    upgrade: Rc<Upgrade>,
+    address: SocketAddr,
+    /// When the address has had its time.
+    until: Instant,
+    /// How many were tried before.
+    tried: usize,
 }
 
 /// A socket on its way. It stays open until the reactor has ended the watch.
 struct Connecting {
     dialer: Weak<Dialer>,
     stream: Cell<Option<TcpStream>>,
+    address: SocketAddr,
+    until: Instant,
+    tried: usize,
     watch: Cell<Option<WatchId>>,
     timer: Cell<Option<TimerId>>,
 }
@@ -97,7 +135,13 @@ impl Dialer {
 
     /// Connects and calls `done` in a turn of the reactor: within `timeout`, unless it takes longer to
     /// look a name up. Gives the attempt before up.
-    pub(crate) fn dial(&self, peer: Peer, timeout: Duration, done: impl FnOnce(Dialed) + 'static) {
+    pub(crate) fn dial(
+        &self,
+        peer: Peer,
+        secure: Option<Rc<Secure>>,
+        timeout: Duration,
+        done: impl FnOnce(Dialed) + 'static,
+    ) {
         self.hang_up();
         let (name, addresses) = match peer {
             Peer::Known(addresses) => (None, addresses),
@@ -114,6 +158,8 @@ impl Dialer {
             name,
             addresses: addresses.into(),
             connecting: None,
+            secure,
+            securing: None,
             refused: String::from("the name has no address"),
             done: Box::new(done),
         });
@@ -129,9 +175,12 @@ impl Dialer {
         if let Some(looking) = &*self.looking.borrow() {
             looking.wanted.store(false, Ordering::Relaxed);
         }
-        let attempt = self.attempt.take();
-        if let Some(connecting) = attempt.and_then(|attempt| attempt.connecting) {
+        let Some(attempt) = self.attempt.take() else { return };
+        if let Some(connecting) = attempt.connecting {
             connecting.end(&self.reactor);
+        }
+        if let Some(securing) = attempt.securing {
+            securing.upgrade.give_up();
         }
     }
 
@@ -196,7 +245,7 @@ impl Dialer {
             let left = attempt.addresses.len() as u32;
             let Some(address) = attempt.addresses.pop_front() else { break };
             let until = now + attempt.until.saturating_duration_since(now) / left;
-            match self.connect(&address, until) {
+            match self.connect(&address, until, 0) {
                 Ok(connecting) => {
                     attempt.connecting = Some(connecting);
                     return;
@@ -210,7 +259,13 @@ impl Dialer {
         }
     }
 
-    fn connect(&self, address: &SocketAddr, until: Instant) -> io::Result<Rc<Connecting>> {
+    /// `tried`: how many keys the controller has refused.
+    fn connect(
+        &self,
+        address: &SocketAddr,
+        until: Instant,
+        tried: usize,
+    ) -> io::Result<Rc<Connecting>> {
         let socket = self.local.socket(address)?;
         match rustix::net::connect(&socket, address) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
@@ -220,6 +275,9 @@ impl Dialer {
         let connecting = Rc::new(Connecting {
             dialer: self.me.clone(),
             stream: Cell::new(Some(TcpStream::from(socket))),
+            address: *address,
+            until,
+            tried,
             watch: Cell::new(None),
             timer: Cell::new(None),
         });
@@ -234,26 +292,79 @@ impl Dialer {
     fn tried(&self, outcome: io::Result<TcpStream>) {
         let mut attempt = self.attempt.borrow_mut();
         let connecting = attempt.as_mut().and_then(|attempt| attempt.connecting.take());
-        if let Some(connecting) = connecting {
+        if let Some(connecting) = &connecting {
             connecting.end(&self.reactor);
         }
-        match outcome {
-            Ok(stream) => {
-                keep_queue_short(&stream);
-                let reached = attempt.take();
-                drop(attempt);
-                if let Some(reached) = reached {
-                    (reached.done)(Ok(stream));
-                }
+        let secure = attempt.as_ref().and_then(|attempt| attempt.secure.clone());
+        drop(attempt);
+        match (outcome, connecting, secure) {
+            (Ok(stream), Some(connecting), Some(secure)) => {
+                self.secure(stream, &connecting, &secure);
             }
-            Err(error) => {
-                if let Some(attempt) = &mut *attempt {
-                    attempt.refused = words(&error);
+            (Ok(stream), ..) => self.reached(stream),
+            (Err(error), ..) => self.failed(words(&error)),
+        }
+    }
+
+    /// A connection is as it is to be.
+    fn reached(&self, stream: TcpStream) {
+        keep_queue_short(&stream);
+        let reached = self.attempt.take();
+        if let Some(reached) = reached {
+            (reached.done)(Ok(stream));
+        }
+    }
+
+    /// An address is of no use.
+    fn failed(&self, words: String) {
+        if let Some(attempt) = &mut *self.attempt.borrow_mut() {
+            attempt.refused = words;
+        }
+        self.next();
+    }
+
+    /// Has the connection encrypted by the next key that was not refused.
+    fn secure(&self, stream: TcpStream, connecting: &Connecting, secure: &Rc<Secure>) {
+        let Connecting { address, until, tried, .. } = *connecting;
+        let Some((index, psk)) = secure.offer(tried) else { return };
+        let stream = match Stream::try_from(OwnedFd::from(stream)) {
+            Ok(stream) => stream,
+            Err(error) => return self.failed(words(&error)),
+        };
+        let (me, secure) = (self.me.clone(), Rc::clone(secure));
+        let done = move |secured: Result<Secured, UpgradeError>| {
+            let Some(dialer) = me.upgrade() else { return };
+            match secured {
+                Ok(secured) => {
+                    secure.taken.set(index);
+                    dialer.reached(TcpStream::from(OwnedFd::from(secured.stream)));
                 }
-                drop(attempt);
-                self.next();
+                Err(error) => dialer.unsecured(&error, &secure),
+            }
+        };
+        let handshake = Handshake::host(psk.clone());
+        let upgrade = Upgrade::begin(&self.reactor, stream, handshake, Some(until), done);
+        if let Some(attempt) = &mut *self.attempt.borrow_mut() {
+            attempt.securing = Some(Securing { upgrade, address, until, tried });
+        }
+    }
+
+    /// The controller does not take that key: perhaps it knows it by another name. Many say no by closing the connection.
+    fn unsecured(&self, error: &UpgradeError, secure: &Secure) {
+        let mut attempt = self.attempt.borrow_mut();
+        let Some(attempt) = &mut *attempt else { return };
+        let Some(Securing { address, until, tried, .. }) = attempt.securing.take() else { return };
+        if tried == 0 {
+            attempt.refused = unsecured(error);
+        }
+        let is_refused = matches!(error, UpgradeError::Handshake(_) | UpgradeError::Socket(_));
+        if is_refused && secure.offer(tried + 1).is_some() {
+            match self.connect(&address, until, tried + 1) {
+                Ok(connecting) => return attempt.connecting = Some(connecting),
+                Err(error) => attempt.refused = words(&error),
             }
         }
+        self.reactor.defer(self.me(), TOKEN_BEGIN);
     }
 }
 
@@ -268,7 +379,8 @@ impl Complete for Dialer {
         if token == TOKEN_LOOKED_UP {
             return self.looked_up(result);
         }
-        let begins = |it: &Attempt| it.name.is_none() && it.connecting.is_none();
+        let begins =
+            |it: &Attempt| it.name.is_none() && it.connecting.is_none() && it.securing.is_none();
         if self.attempt.borrow().as_ref().is_some_and(begins) {
             self.next();
         }
@@ -331,6 +443,14 @@ fn keep_queue_short(stream: &TcpStream) {
 /// Why a connection whose controller declines `digests` is of no use, in words.
 pub(crate) fn declined(digests: &str) -> String {
     format!("the controller does not use {digests}")
+}
+
+/// Why a connection is not encrypted, in words.
+pub(crate) fn unsecured(error: &UpgradeError) -> String {
+    match error {
+        UpgradeError::Socket(error) => format!("no TLS session: {}", words(error)),
+        _ => format!("no TLS session: {error}"),
+    }
 }
 
 /// An error of a socket in words.
@@ -401,11 +521,16 @@ mod tests {
         let (_listener, good) = listener();
         let dialer = Dialer::new(&reactor, Local::default());
         let told = Told::default();
-        dialer.dial(Peer::Known(vec![hole, good]), Duration::from_secs(4), tell(&told, "good"));
+        dialer.dial(
+            Peer::Known(vec![hole, good]),
+            None,
+            Duration::from_secs(4),
+            tell(&told, "good"),
+        );
         turn_until(&reactor, || !told.borrow().is_empty());
         let (_, dialed) = told.borrow_mut().pop().expect("it was told");
         assert_eq!(dialed.expect("a connection").peer_addr().expect("it is connected"), good);
-        dialer.dial(Peer::Known(vec![hole]), Duration::from_millis(50), tell(&told, "hole"));
+        dialer.dial(Peer::Known(vec![hole]), None, Duration::from_millis(50), tell(&told, "hole"));
         turn_until(&reactor, || !told.borrow().is_empty());
         let (_, dialed) = told.borrow_mut().pop().expect("it was told");
         assert_eq!(dialed.expect_err("nobody answers"), "connection timed out");
@@ -418,7 +543,7 @@ mod tests {
         drop(closed);
         let dialer = Dialer::new(&reactor, Local::default());
         let told = Told::default();
-        dialer.dial(Peer::Known(vec![refusing; 2]), 2 * PATIENCE, tell(&told, "refusing"));
+        dialer.dial(Peer::Known(vec![refusing; 2]), None, 2 * PATIENCE, tell(&told, "refusing"));
         turn_until(&reactor, || !told.borrow().is_empty());
         let (_, dialed) = told.borrow_mut().pop().expect("it was told");
         assert_eq!(dialed.expect_err("nobody listens"), "connection refused");
@@ -435,13 +560,13 @@ mod tests {
         };
         let silent: Vec<_> = (0..64).map(|_| Dialer::new(&reactor, Local::default())).collect();
         for dialer in &silent {
-            dialer.dial(address(hole), 2 * PATIENCE, tell(&told, "silent"));
+            dialer.dial(address(hole), None, 2 * PATIENCE, tell(&told, "silent"));
         }
         let dialer = Dialer::new(&reactor, Local::default());
         // The attempt before is given up.
-        dialer.dial(address(hole), 2 * PATIENCE, tell(&told, "given up"));
+        dialer.dial(address(hole), None, 2 * PATIENCE, tell(&told, "given up"));
         reactor.turn_for(Drive::Poll);
-        dialer.dial(address(good), 2 * PATIENCE, tell(&told, "good"));
+        dialer.dial(address(good), None, 2 * PATIENCE, tell(&told, "good"));
         turn_until(&reactor, || !told.borrow().is_empty());
         let (name, dialed) = told.borrow_mut().pop().expect("it was told");
         assert_eq!(name, "good");
@@ -467,13 +592,13 @@ mod tests {
         let dialer = Dialer::with(&reactor, Local::default(), look_up_slowly);
         let told = Told::default();
         let name = || Peer::Named("a.example".parse().expect("a name"));
-        dialer.dial(name(), PATIENCE, tell(&told, "first"));
+        dialer.dial(name(), None, PATIENCE, tell(&told, "first"));
         turn_until(&reactor, || LOOK_UPS.load(Ordering::SeqCst) == 1);
         dialer.hang_up();
         for _ in 0..8 {
-            dialer.dial(name(), PATIENCE, tell(&told, "given up"));
+            dialer.dial(name(), None, PATIENCE, tell(&told, "given up"));
         }
-        dialer.dial(name(), PATIENCE, tell(&told, "last"));
+        dialer.dial(name(), None, PATIENCE, tell(&told, "last"));
         sender.send(good).expect("it waits");
         turn_until(&reactor, || !told.borrow().is_empty());
         let (name, dialed) = told.borrow_mut().pop().expect("it was told");
@@ -495,7 +620,7 @@ mod tests {
         reactor.blocking(busy, Dialer::new(&reactor, Local::default()), TOKEN_BEGIN);
         let dialer = Dialer::with(&reactor, Local::default(), asked);
         let name = Peer::Named("a.example".parse().expect("a name"));
-        dialer.dial(name, PATIENCE, |_| panic!("it was given up"));
+        dialer.dial(name, None, PATIENCE, |_| panic!("it was given up"));
         dialer.hang_up();
         drop(sender);
         turn_until(&reactor, || dialer.looking.borrow().is_none());

@@ -58,7 +58,7 @@ pub fn look_up(
         let follower = Follower { address: next.address.clone(), ..Follower::default() };
         let log = follower.connect(&asking).and_then(|mut client| {
             let log = client.discovery_log().map_err(|error| words(&error))?;
-            Ok(Log::of(&log, nqn, client.peer().address))
+            Ok(Log::of(&log, nqn, client.peer().address, asking.encrypts()))
         });
         match log {
             Ok(log) => logs.told(&follower.address, log),
@@ -86,8 +86,9 @@ fn found(logs: &Logs, nqn: &str) -> Result<Vec<Address>, Error> {
     let read = || logs.known.iter().filter_map(|it| it.log.as_ref());
     let named: BTreeSet<String> = read().flat_map(|log| log.names.clone()).collect();
     let secured = read().map(|log| log.secured).sum();
+    let plain = read().map(|log| log.plain).sum();
     let (nqn, named) = (nqn.to_owned(), named.into_iter().collect());
-    Err(Error::NotNamed { nqn, named, secured, failed })
+    Err(Error::NotNamed { nqn, named, secured, plain, failed })
 }
 
 fn seat(shared: &Shared) -> Seat {
@@ -129,6 +130,12 @@ struct Asking {
     host: HostIdentity,
     options: client::Options,
     delay: Duration,
+}
+
+impl Asking {
+    fn encrypts(&self) -> bool {
+        self.options.keys.tls.is_some()
+    }
 }
 
 impl Directory {
@@ -319,11 +326,12 @@ impl Directory {
             let said = known.log.as_ref().map(|log| {
                 let (count, generation) = (log.paths.len(), log.generation);
                 let addresses = if count == 1 { "address" } else { "addresses" };
-                let secured = match log.secured {
-                    0 => String::new(),
-                    more => format!(", {more} more that want TLS"),
+                let others = match (log.secured, log.plain) {
+                    (0, 0) => String::new(),
+                    (more, 0) => format!(", {more} more that want TLS"),
+                    (_, more) => format!(", {more} more without TLS"),
                 };
-                format!("names {count} {addresses}{secured} (generation {generation})")
+                format!("names {count} {addresses}{others} (generation {generation})")
             });
             let words = match (said, &known.failure) {
                 (Some(said), None) => said,
@@ -456,7 +464,7 @@ impl Follower {
                 return Ok(());
             }
             let log = client.discovery_log().map_err(words)?;
-            let log = Log::of(&log, nqn, client.peer().address);
+            let log = Log::of(&log, nqn, client.peer().address, asking.encrypts());
             let Some(directory) = directory.upgrade() else { return Ok(()) };
             directory.told(&self.address, log);
             drop(directory);

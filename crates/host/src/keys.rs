@@ -9,6 +9,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
+use tls::Psk;
 use zeroize::Zeroizing;
 
 /// More than any key, with room for white space.
@@ -41,6 +42,9 @@ pub enum KeyFileError {
         /// What is wrong with it.
         source: tls::KeyError,
     },
+    /// There is no PSK for names like these.
+    #[error("no key for TLS: {0}")]
+    Names(#[source] tls::PskError),
     /// A key stands where its file should. It is not said again.
     #[error("that is a key itself; give the path of a file that holds it")]
     Secret,
@@ -51,23 +55,46 @@ pub enum KeyFileError {
     NoHostKey,
 }
 
-/// The files of the keys by which this host and a controller prove to each other who they are.
+/// The files of the keys by which this host and a controller prove to each other who they are, and encrypt what they say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyFiles {
     /// The host's key; none: it cannot prove who it is.
     pub host: Option<PathBuf>,
     /// The controller's key, if it is to prove who it is.
     pub controller: Option<PathBuf>,
+    /// The key for TLS; with it, connections are encrypted or not made.
+    pub tls: Option<PathBuf>,
+}
+
+/// What the files hold.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    /// By what both ends prove who they are; none: they need not.
+    pub credentials: Option<Credentials>,
+    /// What this host may begin TLS with, the likeliest first; none: nothing is encrypted.
+    pub offers: Vec<Psk>,
 }
 
 impl KeyFiles {
     /// The same for controllers that need not prove who they are: those of discovery, which only name others that do.
     pub fn of_host(&self) -> KeyFiles {
-        KeyFiles { host: self.host.clone(), controller: None }
+        KeyFiles { controller: None, ..self.clone() }
     }
 
-    /// Reads them; none if there are no files. Those that everybody may read are warned about.
-    pub fn read(
+    /// Reads them. Those that everybody may read are warned about.
+    pub fn read(&self, host_nqn: &str, subsystem_nqn: &str) -> Result<Keys, KeyFileError> {
+        let offers = self.tls.as_ref().map(|path| {
+            let key = read_tls_key(path)?;
+            warn_if_exposed(path);
+            tls::offers(&key, host_nqn, subsystem_nqn).map_err(KeyFileError::Names)
+        });
+        Ok(Keys {
+            credentials: self.credentials(host_nqn, subsystem_nqn)?,
+            offers: offers.transpose()?.unwrap_or_default(),
+        })
+    }
+
+    fn credentials(
         &self,
         host_nqn: &str,
         subsystem_nqn: &str,
@@ -184,5 +211,29 @@ mod tests {
             assert_eq!(is_exposed(file.path()), exposed, "{mode:o}");
         }
         assert!(!is_exposed(Path::new("/nowhere/at/all")));
+    }
+
+    #[test]
+    fn a_key_for_tls_is_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [one, other] = ["tls", "dhchap"].map(|name| folder.path().join(name));
+        let key = tls::Key::generate(tls::Hash::Sha256, &mut |bytes| bytes.fill(7));
+        fs::write(&one, key.to_text().as_bytes()).expect("a file");
+        let text = Key::generate(None, &mut |bytes| bytes.fill(7)).to_text();
+        fs::write(&other, text.as_bytes()).expect("a file");
+        assert_eq!(read_tls_key(&one).expect("a key"), key);
+        for (error, path) in [(read_tls_key(&other).err(), &other), (read_key(&one).err(), &one)] {
+            let said = error.expect("of the other kind").to_string();
+            assert!(said.contains(&*path.to_string_lossy()), "{said}");
+        }
+        let secret = key.to_text();
+        let said = read_tls_key(Path::new(secret.as_str())).expect_err("a path").to_string();
+        assert!(!said.contains(&secret[16..24]), "{said}");
+
+        let files = KeyFiles { tls: Some(one), ..KeyFiles::default() };
+        let keys = files.read("nqn.host", "nqn.subsystem").expect("a key");
+        assert!(keys.credentials.is_none() && keys.offers.len() == 4);
+        let files = KeyFiles { tls: Some(other), ..KeyFiles::default() };
+        files.read("nqn.host", "nqn.subsystem").expect_err("without a key nothing is sent");
     }
 }

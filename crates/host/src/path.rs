@@ -46,14 +46,16 @@ pub enum Error {
         controllers: Vec<(Address, String)>,
     },
     /// No discovery controller names the subsystem.
-    #[error("{}", unnamed(nqn, named, *secured, failed))]
+    #[error("{}", unnamed(nqn, named, (*secured, *plain), failed))]
     NotNamed {
         /// The subsystem.
         nqn: String,
         /// The subsystems that they name.
         named: Vec<String>,
-        /// Addresses of it that want TLS.
+        /// Addresses of it that want TLS, for which there is no key.
         secured: usize,
+        /// Those that do not have it, where there is one.
+        plain: usize,
         /// The controllers that could not be asked, and why.
         failed: Vec<(Address, String)>,
     },
@@ -78,12 +80,20 @@ fn said(controllers: &[(Address, String)]) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-fn unnamed(nqn: &str, named: &[String], secured: usize, failed: &[(Address, String)]) -> String {
+fn unnamed(
+    nqn: &str,
+    named: &[String],
+    (secured, plain): (usize, usize),
+    failed: &[(Address, String)],
+) -> String {
     /// Names in a message.
     const NAMES_MAX: usize = 8;
     let mut words = format!("no discovery controller names a TCP address of {nqn}");
     match named {
-        _ if secured > 0 => words += ", but for some that want TLS, which is not supported",
+        _ if secured > 0 => {
+            words += ", but for some that want TLS: give this host's key for it (tls_key=FILE)"
+        }
+        _ if plain > 0 => words += " that has TLS, as tls_key demands",
         [] => words += "; they name no subsystem",
         names => {
             let more = if names.len() > NAMES_MAX { ", ..." } else { "" };

@@ -1,5 +1,6 @@
 //! Stream sockets, TCP or Unix, operated by direct, non-blocking calls.
 
+use crate::records::pass_record;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::ioctl;
 use rustix::net::{
@@ -109,16 +110,28 @@ impl Stream {
     /// Receives what is there into `bytes`: 0 at the end of the stream, `WouldBlock` if nothing.
     #[inline]
     pub fn recv(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        let (count, _) =
-            retry_on_intr(|| net::recv(&self.socket, &mut *bytes, RecvFlags::DONTWAIT))?;
-        Ok(count)
+        loop {
+            match retry_on_intr(|| net::recv(&self.socket, &mut *bytes, RecvFlags::DONTWAIT)) {
+                Ok((count, _)) => return Ok(count),
+                Err(Errno::IO) if pass_record(&self.socket)? => {}
+                Err(Errno::IO) => return Ok(0),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Receives into several pieces, of which at most the first 1,024 are used.
     #[inline]
     pub fn readv(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let count = pieces.len().min(VECTORS_MAX);
-        Ok(retry_on_intr(|| rustix::io::readv(&self.socket, &mut pieces[..count]))?)
+        loop {
+            match retry_on_intr(|| rustix::io::readv(&self.socket, &mut pieces[..count])) {
+                Ok(count) => return Ok(count),
+                Err(Errno::IO) if pass_record(&self.socket)? => {}
+                Err(Errno::IO) => return Ok(0),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Sends as much as there is room for, of at most the first 1,024 pieces; `WouldBlock` if

@@ -13,12 +13,13 @@
 //! ```
 //!
 //! After the handshake nothing of TLS is left in user space: the kernel encrypts and decrypts what goes through the socket
-//! (docs/decisions/0016). Secrets are wiped when they are dropped, and are not shown by `Debug`.
+//! (docs/decisions/0017). Secrets are wiped when they are dropped, and are not shown by `Debug`.
 //!
 //! What it does not do: certificates, keys that come of DH-HMAC-CHAP (secure channel concatenation), tickets, earlier versions of TLS.
 //!
 //! Key constants: records of 16 KiB, 64 KiB of them before a handshake is done; keys of 32 or 48 bytes.
 
+mod blocking;
 mod engine;
 pub mod expand;
 mod handshake;
@@ -28,11 +29,12 @@ mod key;
 mod psk;
 mod upgrade;
 
+pub use blocking::secure;
 pub use handshake::{FindAll, Handshake, HandshakeError, Progress, Secrets};
 pub use hash::Hash;
 pub use kernel::check;
 pub use key::{Key, KeyError};
-pub use psk::{Derivation, Peer, Psk, PskError, Version, accepted};
+pub use psk::{Derivation, Peer, Psk, PskError, Version, accepted, offers};
 pub use upgrade::{Secured, Upgrade, UpgradeError};
 
 /// Fills a buffer with bytes that nobody can foresee.

@@ -178,6 +178,23 @@ pub fn accepted(identity: &[u8], key: &Key) -> Vec<Psk> {
         .collect()
 }
 
+/// What a host may call `key`, and derive of it, the likeliest first: a controller knows one of these, and which one, the host finds out by trying.
+pub fn offers(key: &Key, host_nqn: &str, subsystem_nqn: &str) -> Result<Vec<Psk>, PskError> {
+    let mut offers: Vec<Psk> = Vec::new();
+    let mut refused = None;
+    for derivation in [Derivation::Specified, Derivation::Compatible] {
+        for version in [Version::One, Version::Zero] {
+            match Psk::derive(key, host_nqn, subsystem_nqn, version, derivation) {
+                Ok(psk) if !offers.contains(&psk) => offers.push(psk),
+                Ok(_) => {}
+                Err(error) => refused = Some(error),
+            }
+        }
+    }
+    // Names that are too long for one are not for another.
+    refused.filter(|_| offers.is_empty()).map_or(Ok(offers), Err)
+}
+
 impl Peer {
     /// Whom the identity of a retained PSK names; none where it is of another form.
     ///

@@ -14,7 +14,7 @@
 //! | `mem:1G`, `null:1G` | `bs`, `uuid` |
 //! | `file:/path`, a path, `/dev/sdX` | `create&size=`, `bs`, `ro`, `uuid`, `buffered` |
 //! | `/dev/ng0n1`, `nvme:/path` | `passthrough`, `poll`, `hybrid`, `sqpoll`, `sqpoll_idle`, `timeout`, `ro`, `uuid` |
-//! | `tcp://host:port,host:port/NQN` | `ns`, `hostnqn`, `hostid`, `dhchap_key`, `dhchap_ctrl_key`, `hdr_digest`, `data_digest`, `queue_size`, `disable_sqflow`, `keep_alive_tmo`, `reconnect_delay`, `ctrl_loss_tmo`, `fast_io_fail_tmo`, `io_timeout`, `connect_timeout`, `quiesce_time`, `failover`, `policy` and what it takes, `passthrough`, `ro`, `uuid` |
+//! | `tcp://host:port,host:port/NQN` | `ns`, `hostnqn`, `hostid`, `dhchap_key`, `dhchap_ctrl_key`, `tls_key`, `hdr_digest`, `data_digest`, `queue_size`, `disable_sqflow`, `keep_alive_tmo`, `reconnect_delay`, `ctrl_loss_tmo`, `fast_io_fail_tmo`, `io_timeout`, `connect_timeout`, `quiesce_time`, `failover`, `policy` and what it takes, `passthrough`, `ro`, `uuid` |
 //! | `linear:(a,b)`, `bpf:prog.bpf.o(a,b)`, `multipath:(a,b)`, `multipath:policy=latency,latency_batch_timeout=1s(a,b)`, `delay:30ms(a)`, `delay:read=1ms,write=2ms(a)`, `rate:1G(a)`, `rate:iops=10K(a)`, `fault:rate=1%,op=read(a)`, `volatile:(a)`, `volatile:cache=1M(a)` | `ro`, `uuid` |
 //!
 //! Blocks are of 512 bytes unless `bs=4096` says otherwise or the file's device needs 4096. Bytes

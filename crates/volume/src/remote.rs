@@ -34,7 +34,7 @@ pub fn may_be_remote(uri: &str) -> bool {
 }
 
 /// Names of its options, beside `ro` and `uuid`, which all volumes have.
-pub(crate) const OPTIONS: [&str; 27] = [
+pub(crate) const OPTIONS: [&str; 28] = [
     "ro",
     "uuid",
     "passthrough",
@@ -43,6 +43,7 @@ pub(crate) const OPTIONS: [&str; 27] = [
     "hostid",
     "dhchap_key",
     "dhchap_ctrl_key",
+    "tls_key",
     "host_traddr",
     "host_iface",
     "hdr_digest",
@@ -122,6 +123,7 @@ impl Remote {
             ("dhchap_ctrl_key", Some(value)) => {
                 options.keys.controller = Some(key_file(option, value)?);
             }
+            ("tls_key", Some(value)) => options.keys.tls = Some(key_file(option, value)?),
             ("host_traddr", Some(value)) => {
                 let address = |text: &str| text.parse::<IpAddr>().ok();
                 let expected = "addresses of this host, like 192.0.2.10 or 192.0.2.10+192.0.2.11";
@@ -231,8 +233,11 @@ impl Remote {
         if config.host_id != [0; 16] {
             out.push(format!("hostid={}", uuid::format(&config.host_id)));
         }
-        let keys =
-            [("dhchap_key", &options.keys.host), ("dhchap_ctrl_key", &options.keys.controller)];
+        let keys = [
+            ("dhchap_key", &options.keys.host),
+            ("dhchap_ctrl_key", &options.keys.controller),
+            ("tls_key", &options.keys.tls),
+        ];
         for (name, path) in keys {
             out.extend(path.as_ref().map(|path| format!("{name}={}", percent::encode(path))));
         }

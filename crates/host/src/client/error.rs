@@ -1,12 +1,14 @@
 //! Why a controller could not be asked.
 
 use super::Peer;
+use crate::dial::unsecured;
 use crate::keys::KeyFileError;
 use association::DiscoveryFault;
 use nvme::Status;
 use nvme_tcp::{FatalError, Terminate};
 use std::io;
 use std::time::Duration;
+use tls::UpgradeError;
 
 /// A command that was not carried out: which, by whom, and why.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +47,9 @@ pub enum Reason {
     /// It does not use digests that were asked for.
     #[error("it does not use {0}")]
     Declined(&'static str),
+    /// The connection is not encrypted, as a key for TLS demands.
+    #[error("{}", unsecured(.0))]
+    Unsecured(UpgradeError),
     /// A key cannot be had.
     #[error("{0}")]
     Key(KeyFileError),

@@ -10,6 +10,7 @@ use nvme_tcp::{Digest, Terminate};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use tls::{Psk, UpgradeError};
 
 /// Bytes received at a time.
 const INPUT_BYTES: usize = 64 << 10;
@@ -37,6 +38,27 @@ pub(super) struct Link {
     event: Option<Completion>,
 }
 
+/// A connection that is encrypted by the first of `offers` that the controller takes. Many say no by closing the connection.
+fn secured(
+    offers: Vec<Psk>,
+    until: Instant,
+    connect: impl Fn() -> Result<TcpStream, Reason>,
+) -> Result<TcpStream, Reason> {
+    let mut refused = None;
+    for offer in offers {
+        let socket = connect()?;
+        match tls::secure(&socket, offer, until) {
+            Ok(_) => return Ok(socket),
+            Err(error @ (UpgradeError::Handshake(_) | UpgradeError::Socket(_))) => {
+                // Of what comes first: the rest goes by other names, which are rarer.
+                refused = refused.or(Some(error));
+            }
+            Err(error) => return Err(Reason::Unsecured(error)),
+        }
+    }
+    Err(refused.map_or(Reason::Closed, Reason::Unsecured))
+}
+
 /// What came in answer to a command.
 enum Answer {
     /// It has completed; so many bytes of data came for it, and they were intact.
@@ -46,22 +68,31 @@ enum Answer {
 }
 
 impl Link {
-    /// Opens the connection and initializes it (NVMe/TCP Transport 1.1, section 3.3).
+    /// Opens the connection, has it encrypted by one of `offers` if there are any, and initializes it (NVMe/TCP Transport 1.1, sections 3.3
+    /// and 3.6.1).
     pub fn open(
         address: SocketAddr,
         config: Config,
         options: &Options,
-        opened: impl FnOnce(&TcpStream),
+        offers: Vec<Psk>,
+        opened: impl Fn(&TcpStream),
     ) -> Result<Link, Reason> {
-        let socket =
-            options.local.connect(&address, options.connect_timeout).map_err(
-                |error| match error.kind() {
-                    ErrorKind::TimedOut => Reason::TimedOut(options.connect_timeout),
-                    _ => Reason::Io(error),
-                },
-            )?;
-        opened(&socket);
-        socket.set_nodelay(true)?;
+        let connect = || {
+            let connected = options.local.connect(&address, options.connect_timeout);
+            let socket = connected.map_err(|error| match error.kind() {
+                ErrorKind::TimedOut => Reason::TimedOut(options.connect_timeout),
+                _ => Reason::Io(error),
+            })?;
+            opened(&socket);
+            socket.set_nodelay(true)?;
+            Ok(socket)
+        };
+        let socket = if offers.is_empty() {
+            connect()?
+        } else {
+            let until = Instant::now() + options.connect_timeout;
+            secured(offers, until, connect)?
+        };
         socket.set_write_timeout(Some(options.command_timeout))?;
         let mut link = Link {
             socket,
@@ -272,6 +303,11 @@ impl Link {
                     return Ok(());
                 }
                 Err(error) if is_timeout(&error) || error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                    if !reactor::pass_record(&self.socket)? {
+                        return Err(Reason::Closed);
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -2,9 +2,9 @@
 
 use super::Driver;
 use crate::admin::AdminConnection;
-use crate::dial::{Dialed, Peer};
-use crate::keys::{KeyFileError, KeyFiles};
-use association::{Credentials, Event, Reason};
+use crate::dial::{Dialed, Peer, Secure};
+use crate::keys::{KeyFileError, KeyFiles, Keys};
+use association::{Event, Reason};
 use dhchap::Work;
 use reactor::Stream;
 use std::os::fd::OwnedFd;
@@ -31,15 +31,16 @@ impl Driver {
         });
     }
 
-    fn keys_read(&self, read: Option<Result<Option<Credentials>, KeyFileError>>) {
+    fn keys_read(&self, read: Option<Result<Keys, KeyFileError>>) {
         self.reading_keys.set(false);
         let generation = self.association.borrow().generation();
         if !self.association.borrow().awaits_dial(generation) {
             return;
         }
         let words = match read {
-            Some(Ok(credentials)) => {
+            Some(Ok(Keys { credentials, offers })) => {
                 self.association.borrow_mut().set_credentials(credentials);
+                *self.secure.borrow_mut() = Secure::by(offers);
                 return self.dial_now(generation);
             }
             Some(Err(error)) => error.to_string(),
@@ -75,7 +76,8 @@ impl Driver {
         let timeout = patience - patience / 8;
         let me = self.me.clone();
         let peer = Peer::Named(self.shared.address());
-        self.dialer.dial(peer, timeout, move |dialed| {
+        let secure = self.secure.borrow().clone();
+        self.dialer.dial(peer, secure, timeout, move |dialed| {
             if let Some(driver) = me.upgrade() {
                 driver.dialed(generation, dialed);
             }

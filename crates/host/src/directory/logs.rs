@@ -19,6 +19,9 @@ const ADDRESSES_MAX: usize = 4 * PATHS_MAX;
 /// TREQ: TLS is required (NVMe Base 2.1, Figure 294, byte 3, bits 1:0).
 const SECURE_REQUIRED: u8 = 1;
 
+/// TSAS of TCP, byte 0: TLS 1.3 (NVMe/TCP Transport 1.1, Figure 16, SECTYPE).
+const SECTYPE_TLS_1_3: u8 = 2;
+
 /// What of a discovery log is of use to the paths to one subsystem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
@@ -31,8 +34,10 @@ pub(super) struct Log {
     pub(super) siblings: Vec<Address>,
     /// The subsystems that it names, without what a terminal would take for a command.
     pub(super) names: BTreeSet<String>,
-    /// Addresses of the subsystem that want TLS.
+    /// Addresses of the subsystem that want TLS, for which there is no key.
     pub(super) secured: usize,
+    /// Those that do not have it, where there is one.
+    pub(super) plain: usize,
 }
 
 /// A field of ASCII, padded with spaces or zeroes.
@@ -49,9 +54,16 @@ fn address(entry: &Entry, asked: IpAddr) -> Option<Address> {
     Some(Address { host: ip.to_string(), port })
 }
 
+/// Whether a host comes in there whose connections are encrypted, or are not.
+fn fits(entry: &Entry, encrypts: bool) -> bool {
+    let is_required = entry.treq & 3 == SECURE_REQUIRED;
+    if encrypts { is_required || entry.tsas[0] == SECTYPE_TLS_1_3 } else { !is_required }
+}
+
 impl Log {
-    /// Of what the discovery controller at `asked` has answered, for the subsystem `nqn`.
-    pub(super) fn of(log: &DiscoveryLog, nqn: &str, asked: SocketAddr) -> Log {
+    /// Of what the discovery controller at `asked` has answered, for the subsystem `nqn`, and for a host whose connections are
+    /// encrypted or not.
+    pub(super) fn of(log: &DiscoveryLog, nqn: &str, asked: SocketAddr, encrypts: bool) -> Log {
         let mut found = Log { generation: log.generation, ..Log::default() };
         for entry in &log.entries {
             let subsystem = text(&entry.subnqn).unwrap_or_default();
@@ -62,14 +74,16 @@ impl Log {
                     if found.names.len() < NAMES_MAX {
                         found.names.insert(subsystem.escape_debug().to_string());
                     }
-                    let is_secured = entry.treq & 3 == SECURE_REQUIRED;
-                    found.secured += usize::from(subsystem == nqn && is_tcp && is_secured);
-                    (subsystem == nqn && !is_secured).then_some(&mut found.paths)
+                    let fits = fits(entry, encrypts);
+                    let unfit = if encrypts { &mut found.plain } else { &mut found.secured };
+                    *unfit += usize::from(subsystem == nqn && is_tcp && !fits);
+                    (subsystem == nqn && fits).then_some(&mut found.paths)
                 }
                 SubsystemType::REFERRAL => Some(&mut found.referrals),
                 SubsystemType::CURRENT_DISCOVERY => {
                     let is_other = |address: &Address| address.number() != Some(asked);
-                    address.as_ref().is_some_and(is_other).then_some(&mut found.siblings)
+                    let is_other = address.as_ref().is_some_and(is_other);
+                    (is_other && fits(entry, encrypts)).then_some(&mut found.siblings)
                 }
                 _ => None,
             };
@@ -345,7 +359,7 @@ mod tests {
 
     fn log_of(entries: Vec<Entry>) -> Log {
         let log = DiscoveryLog { generation: 3, entries, head: Header::new_zeroed() };
-        Log::of(&log, "nqn.a", "192.0.2.9:8009".parse().expect("an address"))
+        Log::of(&log, "nqn.a", "192.0.2.9:8009".parse().expect("an address"), false)
     }
 
     #[test]
@@ -377,6 +391,23 @@ mod tests {
         assert_eq!(log.paths, paths);
         assert_eq!((log.generation, log.referrals), (3, vec![at("192.0.2.5:8009")]));
         assert_eq!(log.names.into_iter().collect::<Vec<_>>(), ["nqn.\\u{1b}[2J", "nqn.a", "nqn.b"]);
+    }
+
+    #[test]
+    fn a_host_with_a_key_for_tls_takes_what_is_encrypted() {
+        let nvm = |traddr: &str| entry(SubsystemType::NVM, "nqn.a", traddr, "4420");
+        let mut offered = nvm("192.0.2.2");
+        offered.tsas[0] = SECTYPE_TLS_1_3;
+        let required = Entry { treq: SECURE_REQUIRED, ..nvm("192.0.2.3") };
+        let entries = vec![nvm("192.0.2.1"), offered, required];
+        let log = DiscoveryLog { generation: 3, entries, head: Header::new_zeroed() };
+        let of = |encrypts| {
+            let asked = "192.0.2.9:8009".parse().expect("an address");
+            let log = Log::of(&log, "nqn.a", asked, encrypts);
+            (log.paths, log.secured, log.plain)
+        };
+        assert_eq!(of(false), (vec![at("192.0.2.1"), at("192.0.2.2")], 1, 0));
+        assert_eq!(of(true), (vec![at("192.0.2.2"), at("192.0.2.3")], 0, 1));
     }
 
     #[test]

@@ -363,3 +363,53 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_host_offers_each_form_once() {
+    let (host, subsystem) = ("nqn.2014-08.org.example:host1", "nqn.2024-01.org.example:disks");
+    let key = Key::generate(Hash::Sha256, &mut |bytes| bytes.fill(3));
+    let offered = offers(&key, host, subsystem).unwrap();
+    let names: Vec<_> = offered.iter().map(|psk| psk.identity.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["NVMe1R01", "NVMe0R01", "NVMe1R01", "NVMe0R01"]);
+    for psk in &offered {
+        assert!(accepted(psk.identity.as_bytes(), &key).contains(psk));
+    }
+    // Too long for one of them alone.
+    let long = format!("nqn.{}", "a".repeat(219));
+    assert_eq!(offers(&key, &long, subsystem).unwrap().len(), 3);
+    assert!(offers(&key, "a b", subsystem).is_err());
+}
+
+/// What libnvme 1.13 (compatible) and 1.16 (as specified) derive, seen in a kernel's keyring.
+#[test]
+fn what_libnvme_derives() {
+    let (host, subsystem) = ("nqn.2026-11.com.example:host", "nqn.2026-11.com.example:known");
+    for (hash, derivation, psk) in [
+        (
+            Hash::Sha256,
+            Derivation::Specified,
+            "8cb77bb2ae587d4cdb1a95c288ae1b7d8e1954a1cac1a04278e87643795e24ab",
+        ),
+        (
+            Hash::Sha256,
+            Derivation::Compatible,
+            "76cdc4b3c8ce8d14e304fa2360f6434fc00ee0fe428921b12709524f89cefa14",
+        ),
+        (
+            Hash::Sha384,
+            Derivation::Specified,
+            "c33393c03c00648232588408a75d7a742f551ab3e26b1cf15bacf265f3e9e170d159f94e396bf6183a723aa6df02f184",
+        ),
+        (
+            Hash::Sha384,
+            Derivation::Compatible,
+            "5048546f56805a43411eed175f376001ef01316b608099ebaae062b1f8a32a23d600d2f932704c45756c96e4cb23700a",
+        ),
+    ] {
+        let count = &mut |bytes: &mut [u8]| (0..).zip(bytes).for_each(|(at, byte)| *byte = at);
+        let key = Key::generate(hash, count);
+        let derived = Psk::derive(&key, host, subsystem, Version::One, derivation).unwrap();
+        let hex: String = derived.secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, psk, "{hash} {derivation:?}");
+    }
+}

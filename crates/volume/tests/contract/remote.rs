@@ -57,6 +57,7 @@ fn uris_there_and_back() {
             "tcp://a/NQN?dhchap_ctrl_key=/etc/a%2Cb&dhchap_key=/etc/./h",
             "tcp://a:4420/NQN?dhchap_key=/etc/h&dhchap_ctrl_key=/etc/a%2Cb",
         ),
+        ("tcp://a/NQN?tls_key=/etc/./t%2C", "tcp://a:4420/NQN?tls_key=/etc/t%2C"),
     ] {
         let (text, expected) = (text.replace("NQN", NQN), expected.replace("NQN", NQN));
         // `hostnqn` has no capitals, so nothing else is replaced.
@@ -121,6 +122,8 @@ fn mistakes_are_told() {
         ("tcp://a/nqn.x?dhchap_key=DHHC-1:00:secret:", "the path of a file"),
         ("tcp://a/nqn.x?dhchap_ctrl_key=DHHC%2D1:00:secret:", "the path of a file"),
         ("tcp://a/nqn.x?dhchap_ctrl_key=/k", "beside dhchap_key"),
+        ("tcp://a/nqn.x?tls_key=", "the path of a file"),
+        ("tcp://a/nqn.x?tls_key=NVMeTLSkey-1:01:secret:", "the path of a file"),
     ] {
         let error = uri.parse::<Uri>().expect_err(uri).to_string();
         assert!(!error.contains("secret"), "a key is not said again: {error}");

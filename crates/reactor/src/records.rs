@@ -1,0 +1,91 @@
+//! What comes through a socket that the kernel decrypts (TLS), and is no data.
+//!
+//! A plain receive tells of it by EIO, and leaves it there (Documentation/networking/tls.rst of Linux). This is not on the way of data.
+
+use libc::{c_int, c_void, socklen_t};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// TCP_ULP (tcp(7)).
+const TCP_ULP: c_int = 31;
+/// The level of control messages, and the one that tells a record's type (include/uapi/linux/tls.h).
+const SOL_TLS: c_int = 282;
+const TLS_GET_RECORD_TYPE: c_int = 2;
+
+/// Types of records, messages and alerts (RFC 8446, sections 5.1, 4 and 6).
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const NEW_SESSION_TICKET: u8 = 4;
+const KEY_UPDATE: u8 = 24;
+const CLOSE_NOTIFY: u8 = 0;
+
+/// Takes the record at which a receive from `socket` has failed with EIO. Whether there may be data behind it: `false` if the other end says
+/// that it sends nothing any more. An error if it says something else, or that was another failure.
+#[cold]
+pub fn pass_record(socket: &impl AsFd) -> io::Result<bool> {
+    let socket = socket.as_fd();
+    if !is_encrypted(socket) {
+        return Err(io::Error::from_raw_os_error(libc::EIO));
+    }
+    let mut bytes = [0_u8; 1024];
+    let (count, kind) = receive(socket, &mut bytes)?;
+    let message = &bytes[..count];
+    match (kind, message) {
+        (Some(ALERT), [_, CLOSE_NOTIFY]) => Ok(false),
+        (Some(ALERT), [_, alert]) => {
+            Err(ended(format!("the other end sent the TLS alert {alert}")))
+        }
+        // Of no use here: each connection begins with a handshake of its own.
+        (Some(HANDSHAKE), [NEW_SESSION_TICKET, ..]) => Ok(true),
+        (Some(HANDSHAKE), [KEY_UPDATE, ..]) => {
+            Err(ended("the other end changes its TLS keys, which is not supported".into()))
+        }
+        _ => Err(ended(format!("an unexpected TLS record of type {}", kind.unwrap_or(0)))),
+    }
+}
+
+fn ended(words: String) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, words)
+}
+
+fn is_encrypted(socket: BorrowedFd<'_>) -> bool {
+    let mut name = [0_u8; 16];
+    let mut len = name.len() as socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `name`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_ULP,
+            name.as_mut_ptr().cast::<c_void>(),
+            &raw mut len,
+        )
+    };
+    result == 0 && name.starts_with(b"tls\0")
+}
+
+/// Receives one record, with its type.
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Option<u8>)> {
+    // Room for one control message of one byte, aligned as its header.
+    let mut control = [0_u64; 8];
+    let mut piece =
+        libc::iovec { iov_base: bytes.as_mut_ptr().cast::<c_void>(), iov_len: bytes.len() };
+    // SAFETY: a plain structure, for which zeroes are good.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast::<c_void>();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: the message refers to what lives meanwhile, with its sizes.
+    let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has filled the message; the first header lies within the control buffer, or there is none.
+    let kind = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        let is_type = !header.is_null()
+            && (*header).cmsg_level == SOL_TLS
+            && (*header).cmsg_type == TLS_GET_RECORD_TYPE;
+        is_type.then(|| *libc::CMSG_DATA(header))
+    };
+    Ok((count, kind))
+}
