@@ -10,6 +10,7 @@
 //! authentication settings stay as they are), so no host is named here. Nothing outside the cache
 //! directory is written.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -106,6 +107,23 @@ impl Apt {
         self.directory.join("downloads")
     }
 
+    /// These packages and all that they depend on whose names are `wanted`.
+    pub fn with_dependencies(
+        &self,
+        packages: &[&str],
+        wanted: fn(&str) -> bool,
+    ) -> Result<BTreeSet<String>> {
+        let mut waiting: Vec<String> = packages.iter().map(|&name| name.to_owned()).collect();
+        let mut all = BTreeSet::new();
+        while let Some(package) = waiting.pop() {
+            let record = self.run("apt-cache", &["show", "--no-all-versions", &package])?;
+            waiting.extend(dependencies(&record).filter(|name| wanted(name)).map(str::to_owned));
+            all.insert(package);
+            waiting.retain(|name| !all.contains(name));
+        }
+        Ok(all)
+    }
+
     /// Downloads these packages, without what they depend on, and unpacks them below `root`.
     pub fn unpack(&self, packages: &[&str], root: &Path) -> Result<()> {
         self.run("apt-get", &[&["download"], packages].concat())?;
@@ -125,6 +143,17 @@ impl Apt {
                 .current_dir(self.downloads()),
         )
     }
+}
+
+/// Names in a package's record of what it depends on, of alternatives the first.
+pub fn dependencies(record: &str) -> impl Iterator<Item = &str> {
+    let fields = record.lines().filter_map(|line| {
+        line.strip_prefix("Depends: ").or_else(|| line.strip_prefix("Pre-Depends: "))
+    });
+    fields.flat_map(|field| field.split(',')).filter_map(|dependency| {
+        let name = dependency.split_whitespace().next()?;
+        name.split(':').next() // libc6:any
+    })
 }
 
 /// The base URI of the archive that serves this machine's own release.
@@ -162,6 +191,13 @@ pub fn remove_tree(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dependencies_are_the_names_of_both_fields() {
+        let record = "Package: a\nPre-Depends: libc6 (>= 2.38)\nDepends: b:any, c (= 1) | d, e\n\
+                      Recommends: f\n";
+        assert_eq!(dependencies(record).collect::<Vec<_>>(), ["libc6", "b", "c", "e"]);
+    }
 
     #[test]
     fn the_archive_is_the_one_of_the_running_release() {

@@ -12,6 +12,8 @@ use crate::process::{capture, run};
 
 /// The suite with the newest stock kernel.
 pub const NEWEST_SUITE: &str = "trixie-backports";
+/// Depends on the newest kernel of its suite.
+const META: &str = "linux-image-amd64";
 
 /// An unpacked kernel and its modules.
 #[derive(Clone, Debug)]
@@ -52,35 +54,20 @@ fn unpack(apt: &Apt, root: &Path) -> Result<String> {
 fn kernel_packages(apt: &Apt) -> Result<BTreeSet<String>> {
     let architecture = capture(Command::new("dpkg").arg("--print-architecture"))?;
     ensure!(architecture.trim() == "amd64", "the guest harness is for amd64 machines only");
-    let mut wanted = vec!["linux-image-amd64".to_owned()];
-    let mut packages = BTreeSet::new();
-    while let Some(package) = wanted.pop() {
-        let record = apt.run("apt-cache", &["show", "--no-all-versions", &package])?;
-        for dependency in kernel_dependencies(&record) {
-            if packages.insert(dependency.clone()) {
-                wanted.push(dependency);
-            }
-        }
-    }
+    let mut packages = apt.with_dependencies(&[META], is_of_kernel)?;
+    packages.remove(META);
     if packages.is_empty() {
-        bail!("linux-image-amd64 depends on no kernel image");
+        bail!("{META} depends on no kernel image");
     }
     Ok(packages)
 }
 
-fn kernel_dependencies(record: &str) -> Vec<String> {
-    let fields = record.lines().filter_map(|line| {
-        line.strip_prefix("Depends: ").or_else(|| line.strip_prefix("Pre-Depends: "))
+fn is_of_kernel(package: &str) -> bool {
+    let version = package.strip_prefix("linux-").and_then(|kind| {
+        let prefixes = ["image-", "binary-", "modules-", "base-"];
+        prefixes.iter().find_map(|prefix| kind.strip_prefix(prefix))
     });
-    let names = fields.flat_map(|field| field.split([',', '|'])).filter_map(|dependency| {
-        let name = dependency.split_whitespace().next()?;
-        let kind = name.strip_prefix("linux-")?;
-        let version = ["image-", "binary-", "modules-", "base-"]
-            .iter()
-            .find_map(|prefix| kind.strip_prefix(prefix))?;
-        version.starts_with(|c: char| c.is_ascii_digit()).then(|| name.to_owned())
-    });
-    names.collect()
+    version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// Brings both package layouts into one and indexes the modules; returns the kernel's version.
@@ -110,17 +97,21 @@ fn arrange(root: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::archive::dependencies;
 
     #[test]
     fn dependencies_of_both_kernel_layouts() {
+        let of_kernel = |record: &'static str| {
+            dependencies(record).filter(|name| is_of_kernel(name)).collect::<Vec<_>>()
+        };
         let meta = "Package: linux-image-amd64\nDepends: linux-image-7.2.12-amd64 (= 7.2-1)\n";
-        assert_eq!(kernel_dependencies(meta), ["linux-image-7.2.12-amd64"]);
+        assert_eq!(of_kernel(meta), ["linux-image-7.2.12-amd64"]);
         let image = "Depends: linux-binary-7.2-amd64 (= 1), linux-modules-7.2-amd64, kmod, \
                      linux-initramfs-tool | initramfs-tools\nPre-Depends: linux-base-7.2-amd64\n";
         assert_eq!(
-            kernel_dependencies(image),
+            of_kernel(image),
             ["linux-binary-7.2-amd64", "linux-modules-7.2-amd64", "linux-base-7.2-amd64"]
         );
-        assert!(kernel_dependencies("Depends: kmod, linux-base (>= 4.3~)").is_empty());
+        assert!(of_kernel("Depends: kmod, linux-base (>= 4.3~)").is_empty());
     }
 }

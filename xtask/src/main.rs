@@ -18,6 +18,7 @@ mod programs;
 mod runner;
 mod space;
 mod tidy;
+mod tls;
 mod unit;
 
 use std::process::ExitCode;

@@ -23,6 +23,7 @@ use crate::guest::light;
 use crate::guest::session::Script;
 use crate::lanes::Output;
 use crate::process::{cargo, checkout, target_directory};
+use crate::tls;
 use crate::unit;
 
 /// The profile of what users get: what is measured, and what guests of the full run try.
@@ -152,6 +153,12 @@ impl Programs {
                 (name, path.display().to_string())
             })),
             Err(error) => output.say(&format!("guests have the usual fio and jq: {error:#}")),
+        }
+        if self.scripts.iter().any(|script| script.has_tls) {
+            match tls::tools() {
+                Ok(tools) => variables.extend(tools),
+                Err(error) => output.say(&format!("guests have no handshakes of TLS: {error:#}")),
+            }
         }
         let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
         if self.mutants && !together {

@@ -19,6 +19,7 @@ use clap::Args;
 use crate::kernel::{Kernel, NEWEST_SUITE};
 use crate::packages::{self, List};
 use crate::process::shell_quoted;
+use crate::tls;
 use machine::{Bus, Disk, Ending, Machine};
 
 /// Exit status when the time was up, as timeout(1) has it.
@@ -50,6 +51,9 @@ pub struct GuestArguments {
     /// The NVMe devices that tests have: `modprobe nvme` shows them.
     #[arg(long)]
     nvme_devices: bool,
+    /// Have tlshd and an nvme-cli for TLS, at $TLS_TOOLS in the guest: for tests/guest/_tls.sh.
+    #[arg(long)]
+    tls: bool,
     /// Kill the guest after that many seconds (exit status 124).
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -140,6 +144,9 @@ fn machine_of(arguments: &GuestArguments) -> Result<Machine> {
     }
     machine.environment =
         std::env::vars().filter(|(name, _)| name.starts_with("NVLANE_")).collect();
+    if arguments.tls {
+        machine.environment.extend(tls::tools()?);
+    }
     for variable in &arguments.env {
         let (name, value) = variable.split_once('=').context("--env wants NAME=VALUE")?;
         machine.environment.push((name.to_owned(), value.to_owned()));

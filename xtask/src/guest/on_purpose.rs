@@ -110,6 +110,7 @@ impl Case {
             newest_only: false,
             devices: None,
             has_example: false,
+            has_tls: false,
             processors: 1,
         }
     }

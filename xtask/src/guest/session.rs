@@ -65,6 +65,8 @@ pub struct Script {
     pub devices: Option<Set>,
     /// It runs the example `nvme` of crates/volume.
     pub has_example: bool,
+    /// It has the kernel's TLS.
+    pub has_tls: bool,
     /// Processors that its guest has everyday: one, unless it says that what it tests needs more. One is emulated
     /// without atomic instructions, twice as fast as two.
     pub processors: u32,
@@ -115,6 +117,7 @@ impl Script {
                 Some(other) => bail!("{name}: there are no devices {other:?}"),
             },
             has_example: text.contains("NVME_EXAMPLE") || text.contains("/_nvme.sh"),
+            has_tls: text.contains("/_tls.sh"),
             processors: match says("processors:").as_deref() {
                 None => 1,
                 Some("2") => 2,
