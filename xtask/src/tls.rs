@@ -1,6 +1,6 @@
-//! What a guest's kernel needs for NVMe/TCP with TLS: a `tlshd` that does its handshakes, and an nvme-cli that derives keys and
-//! gives them to it, and keyctl. This machine's release has neither: they are of the next one, unpacked with all the libraries that
-//! they load and their dynamic loader below `target/guest/tls`, and not installed. tests/guest/_tls.sh runs them.
+//! What a guest's kernel needs for NVMe/TCP with TLS: a `tlshd` that does its handshakes, an nvme-cli that derives keys and gives
+//! them to it, and keyctl. This machine's release lacks the first two: all are of later ones, unpacked with the libraries that they
+//! load and their dynamic loader below `target/guest/tls`, and not installed. tests/guest/_tls.sh runs them.
 
 use std::path::Path;
 use std::process::Command;
