@@ -16,6 +16,7 @@ pub mod difference;
 pub mod file;
 pub mod identity;
 mod limits;
+mod listen;
 mod name;
 pub mod nvmetcli;
 mod opened;
@@ -24,9 +25,10 @@ pub mod store;
 
 pub use authentication::Authentication;
 pub use cores::Cores;
+pub use listen::{Listen, NoTls};
 pub use name::{
-    ControllerIds, LISTEN_PORT, check_nqn, parse_address, parse_host, parse_listen, parse_nqn,
-    parse_one_host,
+    ControllerIds, LISTEN_PORT, check_nqn, parse_address, parse_host, parse_listen, parse_listener,
+    parse_nqn, parse_one_host,
 };
 
 use limits::{ANA_GROUP_MAX, HOSTS_MAX, LISTENERS_MAX, NAMESPACES_MAX, SUBSYSTEMS_MAX};
@@ -52,9 +54,9 @@ pub struct Config {
     /// volume need ranges that do not meet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_ids: Option<ControllerIds>,
-    /// Addresses that accept NVMe/TCP connections; 127.0.0.1:4420 when there are none.
+    /// Addresses that accept NVMe/TCP connections, encrypted ones with `tls://`; 127.0.0.1:4420 when there are none.
     #[serde(default)]
-    pub listeners: Vec<SocketAddr>,
+    pub listeners: Vec<Listen>,
     /// What hosts see.
     #[serde(default)]
     pub subsystems: Vec<Subsystem>,
@@ -117,7 +119,7 @@ pub struct Namespace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ana {
-    /// The listener; all of them when left out.
+    /// The listener's address; all of them when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<SocketAddr>,
     /// The group.
@@ -165,8 +167,9 @@ impl Config {
     /// Checks everything that can be checked without opening a volume.
     pub fn check(&self) -> Result<(), Invalid> {
         bounded("listeners", self.listeners.len(), LISTENERS_MAX)?;
+        let addresses: Vec<SocketAddr> = self.listeners.iter().map(|it| it.address).collect();
         let mut seen = BTreeSet::new();
-        for (index, address) in self.listeners.iter().enumerate() {
+        for (index, address) in addresses.iter().enumerate() {
             if address.port() != 0 && !seen.insert(address) {
                 return invalid(
                     format!("listeners[{index}]"),
@@ -174,14 +177,14 @@ impl Config {
                 );
             }
         }
-        for (index, address) in self.listeners.iter().enumerate() {
+        for (index, address) in addresses.iter().enumerate() {
             let covered_by = |all: &&SocketAddr| {
                 all.ip().is_unspecified()
                     && (all.port(), all.is_ipv4()) == (address.port(), address.is_ipv4())
             };
             if address.port() != 0
                 && !address.ip().is_unspecified()
-                && let Some(all) = self.listeners.iter().find(covered_by)
+                && let Some(all) = addresses.iter().find(covered_by)
             {
                 return invalid(
                     format!("listeners[{index}]"),
@@ -203,7 +206,7 @@ impl Config {
                     "a shared subsystem needs a range that no other server uses, such as 1-32767",
                 );
             }
-            subsystem.check(&at, &self.listeners, &mut uuids)?;
+            subsystem.check(&at, &addresses, &mut uuids)?;
         }
         Ok(())
     }
@@ -212,7 +215,7 @@ impl Config {
     /// namespace ids. Doing it again changes nothing.
     pub fn complete(&mut self) {
         if self.listeners.is_empty() {
-            self.listeners.push(SocketAddr::from(([127, 0, 0, 1], LISTEN_PORT)));
+            self.listeners.push(SocketAddr::from(([127, 0, 0, 1], LISTEN_PORT)).into());
         }
         for subsystem in &mut self.subsystems {
             subsystem.complete();

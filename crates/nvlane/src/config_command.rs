@@ -50,8 +50,10 @@ fn check(path: &Path, data_dir: Option<&Path>, daemon: Option<(&Path, Duration)>
     let path_text = path.display();
     let mut text =
         format!("{path_text}: can be served: {subsystems} subsystem(s), {volumes} volume(s)\n");
-    for weak in config.weak_authentication() {
-        let _ = writeln!(text, "note: {weak}");
+    let no_tls = config.listeners.iter().find_map(|listen| listen.check_kernel().err());
+    let no_tls = no_tls.map(|error| format!("not on this machine: {error}"));
+    for note in config.weak_authentication().into_iter().chain(config.unreachable()).chain(no_tls) {
+        let _ = writeln!(text, "note: {note}");
     }
     for subsystem in &config.subsystems {
         for path in subsystem.namespaces.iter().flat_map(|it| origin::relative_paths(&it.volume)) {
@@ -157,7 +159,7 @@ fn write_key(file: &KeyFile) -> Result<()> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.with_context(|| directory.display().to_string())?;
     }
-    match key::write_new(path, key) {
+    match key::write_new(path, &key.to_text()) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let known = host::keys::read_key(path).is_ok_and(|known| known == *key);
             ensure!(

@@ -9,14 +9,14 @@ use crate::cli::{
     AnaCommand, ControllerCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output,
     SubsystemCommand, VolumeCommand,
 };
-use crate::config::{ANY_HOST, Config, authentication};
+use crate::config::{ANY_HOST, Config, Listen, authentication};
 use crate::config_command;
 use crate::control::client::Client;
 use crate::control::lists::ListOf;
 use crate::control::method::{
-    AnaSet, Host, HostClearKey, HostKeySet, HostSetKey, Listener, LogSet, Snapshot, SubsystemAdd,
-    SubsystemRemove, SubsystemTune, Volume, VolumeAdd, VolumeMissing, VolumePaths, VolumePathsOf,
-    VolumeRemove, VolumeResize, VolumeSnapshot, VolumeTune,
+    AnaSet, Host, HostClearKey, HostKeySet, HostSetKey, Listener, ListenerChanged, LogSet,
+    Snapshot, SubsystemAdd, SubsystemRemove, SubsystemTune, Volume, VolumeAdd, VolumeMissing,
+    VolumePaths, VolumePathsOf, VolumeRemove, VolumeResize, VolumeSnapshot, VolumeTune,
 };
 use crate::control::path;
 use crate::daemon::Statistics;
@@ -107,16 +107,18 @@ fn host_call(command: HostCommand) -> Result<(&'static str, Value)> {
             dhchap_ctrl_key,
             dhchap_hash,
             dhchap_dhgroup,
+            tls_key,
             nqn,
         } => {
             // The daemon's current directory is another one.
             let set = HostSetKey {
                 nqn,
                 host,
-                dhchap_key: key_file(&dhchap_key)?,
+                dhchap_key: dhchap_key.as_deref().map(key_file).transpose()?,
                 dhchap_ctrl_key: dhchap_ctrl_key.as_deref().map(key_file).transpose()?,
                 dhchap_hash: dhchap_hash.map(|hash| hash.to_string()),
                 dhchap_dhgroup: dhchap_dhgroup.map(|group| group.to_string()),
+                tls_key: tls_key.as_deref().map(key_file).transpose()?,
             };
             ("host_set_key", params(&set))
         }
@@ -172,10 +174,8 @@ fn text(method: &str, params: &Value, result: Value) -> Result<String> {
         }
         "volume_missing" => missing(&read::<Vec<VolumeMissing>>(result)?),
         "volume_paths" => paths::table_of(&read::<Vec<VolumePaths>>(result)?),
-        "listener_add" => format!("listening on {}\n", read::<Listener>(result)?.address),
-        "listener_remove" => {
-            format!("no longer listening on {}\n", read::<Listener>(result)?.address)
-        }
+        "listener_add" => format!("listening on {}\n", listen(&read(result)?)),
+        "listener_remove" => format!("no longer listening on {}\n", listen(&read(result)?)),
         "controller_list" => lists::controllers(&read::<Vec<_>>(result)?),
         "subsystem_list" => lists::subsystems(&read::<Vec<_>>(result)?),
         "host_list" => lists::hosts(&read::<Vec<_>>(result)?),
@@ -187,6 +187,11 @@ fn text(method: &str, params: &Value, result: Value) -> Result<String> {
         _ if result == json!({}) => done(method, params),
         _ => format!("{result:#}\n"),
     })
+}
+
+/// A listener as it is given.
+fn listen(&ListenerChanged { address, tls }: &ListenerChanged) -> Listen {
+    Listen { address, tls }
 }
 
 /// What a method did that has no result but that it is done.
@@ -236,7 +241,7 @@ fn volumes(volumes: &[Volume]) -> String {
 
 /// What is proven from now on, and what is amiss with that.
 fn key_set(set: &HostKeySet) -> String {
-    let HostKeySet { nqn, host, may_connect, allow_any_host, exposed } = set;
+    let HostKeySet { nqn, host, may_connect, allow_any_host, has_listener, exposed } = set;
     let mut text = format!("{host} has to prove who it is, from its next connection to {nqn} on\n");
     let _ = writeln!(
         text,
@@ -244,6 +249,9 @@ fn key_set(set: &HostKeySet) -> String {
     );
     if !may_connect {
         let _ = writeln!(text, "note: it may not connect yet: nvlane ctl host allow {host}");
+    }
+    if !has_listener {
+        let _ = writeln!(text, "note: {host} {}", authentication::NO_LISTENER);
     }
     if *allow_any_host {
         let _ = writeln!(text, "note: {}", authentication::anybody(nqn));

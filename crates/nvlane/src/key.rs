@@ -1,12 +1,12 @@
-//! `nvlane key`: keys of in-band authentication, which live in files.
+//! `nvlane key`: keys of in-band authentication and of TLS, which live in files.
 
 use crate::admin::json_object;
 use crate::cli::{KeyCommand, KeyHash, ListFormat};
 use crate::config::authentication;
 use crate::stdout;
-use anyhow::{Context, Result, anyhow};
-use dhchap::Key;
-use host::keys;
+use anyhow::{Context, Result, anyhow, bail};
+use dhchap::{Key, KeyError};
+use host::keys::{self, KeyFileError};
 use serde_json::{Value, json};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -16,28 +16,36 @@ use std::path::Path;
 /// Makes or checks a key.
 pub fn run(command: &KeyCommand) -> Result<()> {
     match command {
-        KeyCommand::New { hash, file } => new(*hash, file.as_deref()),
+        KeyCommand::New { tls, hash, file } => new(*tls, *hash, file.as_deref()),
         KeyCommand::Check { file, output_format } => check(file, *output_format),
     }
 }
 
-fn new(hash: KeyHash, file: Option<&Path>) -> Result<()> {
+fn new(is_tls: bool, hash: Option<KeyHash>, file: Option<&Path>) -> Result<()> {
     let mut failed = None;
-    let key = Key::generate(hash.transform(), &mut |bytes| failed = getrandom::fill(bytes).err());
+    let mut random = |bytes: &mut [u8]| failed = getrandom::fill(bytes).err();
+    let text = if is_tls {
+        let Some(hash) = hash.map_or(Some(tls::Hash::Sha256), KeyHash::tls) else {
+            bail!("--tls: a key for TLS goes by sha256 or sha384, and by no other --hash");
+        };
+        tls::Key::generate(hash, &mut random).to_text()
+    } else {
+        Key::generate(hash.and_then(KeyHash::transform), &mut random).to_text()
+    };
     if let Some(error) = failed {
         return Err(anyhow!("no random numbers for a key: {error}"));
     }
     match file {
-        Some(path) => write_new(path, &key).with_context(|| path.display().to_string()),
-        None => stdout::write(format!("{}\n", key.to_text().as_str())),
+        Some(path) => write_new(path, &text).with_context(|| path.display().to_string()),
+        None => stdout::write(format!("{}\n", text.as_str())),
     }
 }
 
-/// Writes a key into a file that is not there yet, and that only its owner may read.
-pub fn write_new(path: &Path, key: &Key) -> io::Result<()> {
+/// Writes the text of a key into a file that is not there yet, and that only its owner may read.
+pub fn write_new(path: &Path, key: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let written = file
-        .write_all(key.to_text().as_bytes())
+        .write_all(key.as_bytes())
         .and_then(|()| file.write_all(b"\n"))
         .and_then(|()| file.sync_all());
     if written.is_err() {
@@ -47,14 +55,68 @@ pub fn write_new(path: &Path, key: &Key) -> io::Result<()> {
     written
 }
 
+/// A key of either kind.
+enum Either {
+    Dhchap(Key),
+    Tls(tls::Key),
+}
+
+impl Either {
+    fn read(path: &Path) -> Result<Either> {
+        let form = match keys::read_tls_key(path) {
+            Ok(key) => return Ok(Either::Tls(key)),
+            Err(KeyFileError::TlsKey { source: source @ tls::KeyError::Form, .. }) => source,
+            Err(error) => return Err(error.into()),
+        };
+        match keys::read_key(path) {
+            Ok(key) => Ok(Either::Dhchap(key)),
+            Err(error @ KeyFileError::Key { source: KeyError::Form, .. }) => {
+                bail!("{error}; {form}")
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Either::Dhchap(_) => "dhchap",
+            Either::Tls(_) => "tls",
+        }
+    }
+
+    /// Its name among others.
+    fn words(&self) -> &'static str {
+        match self {
+            Either::Dhchap(_) => "key",
+            Either::Tls(_) => "key for TLS",
+        }
+    }
+
+    /// By which hash function it is made the key of one name.
+    fn hash(&self) -> Option<String> {
+        match self {
+            Either::Dhchap(key) => key.transform().map(|hash| hash.to_string()),
+            Either::Tls(key) => key.transform().map(|hash| hash.to_string()),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Either::Dhchap(key) => key.bytes(),
+            Either::Tls(key) => key.hash().bytes(),
+        }
+    }
+}
+
 fn check(path: &Path, format: ListFormat) -> Result<()> {
-    let key = keys::read_key(path)?;
+    let key = Either::read(path)?;
     let exposed = keys::is_exposed(path);
-    let (hash, bytes) = (key.transform().map(|hash| hash.to_string()), key.bytes());
+    let (hash, bytes) = (key.hash(), key.bytes());
     let file = path.display().to_string();
     let text = if format == ListFormat::Json {
+        let kind = key.kind();
         let Value::Object(object) =
-            json!({ "file": file, "bytes": bytes, "hash": hash, "exposed": exposed })
+            json!({ "file": file, "kind": kind, "bytes": bytes, "hash": hash, "exposed": exposed })
         else {
             unreachable!("it is an object")
         };
@@ -63,8 +125,9 @@ fn check(path: &Path, format: ListFormat) -> Result<()> {
         let made = hash.map_or("used as it is".to_owned(), |hash| {
             format!("made the key of one name by {hash}")
         });
-        let note = format!("note: {}\n", authentication::exposed(&file));
-        format!("{file}: a key of {bytes} bytes, {made}\n{}", if exposed { &note } else { "" })
+        let (words, note) = (key.words(), format!("note: {}\n", authentication::exposed(&file)));
+        let note = if exposed { &note } else { "" };
+        format!("{file}: a {words} of {bytes} bytes, {made}\n{note}")
     };
     stdout::write(text)
 }

@@ -150,7 +150,7 @@ fn authentication(args: &ServeArgs) -> Result<Vec<Authentication>> {
     for text in &args.host_key {
         let (host, dhchap_key) = host_key(text).context("--host-key")?;
         ensure!(all.iter().all(|one| one.host != host), "--host-key was given twice for {host}");
-        all.push(Authentication { dhchap_key, ..Authentication::new(host) });
+        all.push(Authentication { dhchap_key: Some(dhchap_key), ..Authentication::new(host) });
     }
     for text in &args.host_ctrl_key {
         let (host, file) = host_key(text).context("--host-ctrl-key")?;
@@ -160,6 +160,16 @@ fn authentication(args: &ServeArgs) -> Result<Vec<Authentication>> {
         })?;
         ensure!(one.dhchap_ctrl_key.is_none(), "--host-ctrl-key was given twice for {host}");
         one.dhchap_ctrl_key = Some(file);
+    }
+    for text in &args.host_tls_key {
+        let (host, file) = host_key(text).context("--host-tls-key")?;
+        let at = all.iter().position(|one| one.host == host).unwrap_or(all.len());
+        if at == all.len() {
+            all.push(Authentication::new(host));
+        }
+        let one = &mut all[at];
+        ensure!(one.tls_key.is_none(), "--host-tls-key was given twice for {}", one.host);
+        one.tls_key = Some(file);
     }
     Ok(all)
 }

@@ -68,6 +68,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let mut daemon = Daemon::start(config, &threads, store, machine, args.nofail)?;
     data_dir.keep();
     notes.extend(daemon.config().weak_authentication());
+    notes.extend(daemon.config().unreachable());
     if let Some((changes, left)) = changes.zip(dropped) {
         notes.extend(bounded("dropped", &changes, "changes are dropped"));
         let renamed = left.renamed(daemon.config(), Some(machine));

@@ -1,9 +1,9 @@
 //! `nvlane ctl`.
 
 use super::content::interval;
-use crate::config::{AnaState, parse_host, parse_listen, parse_one_host};
+use crate::config::{AnaState, Listen, parse_host, parse_listen, parse_listener, parse_one_host};
 use crate::size;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -267,30 +267,35 @@ Its key, if it has one, is kept for when it is allowed again.")]
         nqn: Option<String>,
     },
     /// Have a host prove who it is from its next connection on; what it has connected stays.
+    #[command(group = ArgGroup::new("keys").required(true).multiple(true))]
     #[command(after_help = "Examples:
   nvlane key new /etc/nvlane/host1.key
   nvlane ctl host set-key nqn.2014-08.org.example:host1 --dhchap-key /etc/nvlane/host1.key
   nvlane ctl host set-key nqn.2014-08.org.example:host1 --dhchap-key h.key --dhchap-ctrl-key a.key     both prove it
+  nvlane ctl host set-key nqn.2014-08.org.example:host1 --tls-key h.tls     by tls:// alone
 
-The server reads the files then and there, and keeps their names. After a file has been changed, say the same again. Where any host may connect,
-a key protects the name of one alone: `nvlane ctl host disallow '*'` keeps the others out.")]
+It replaces all that was said of the host before. The server reads the files then and there, and keeps their names. After a file has been changed, say the same again.
+Where any host may connect, a key protects the name of one alone: `nvlane ctl host disallow '*'` keeps the others out.")]
     SetKey {
         /// The host's NQN.
         #[arg(value_parser = parse_one_host)]
         host: String,
         /// The file that the host's key is in.
-        #[arg(long, value_name = "FILE")]
-        dhchap_key: PathBuf,
+        #[arg(long, value_name = "FILE", group = "keys")]
+        dhchap_key: Option<PathBuf>,
         /// The file of the key by which the subsystem proves who it is, if the host wants to know.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", requires = "dhchap_key")]
         dhchap_ctrl_key: Option<PathBuf>,
         /// The only hash function that will do: sha256, sha384 or sha512. Any if not given.
-        #[arg(long, value_name = "HASH")]
+        #[arg(long, value_name = "HASH", requires = "dhchap_key")]
         dhchap_hash: Option<dhchap::Hash>,
         /// The only group of Diffie and Hellman that will do: null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144 or
         /// ffdhe8192. Any if not given.
-        #[arg(long, value_name = "GROUP")]
+        #[arg(long, value_name = "GROUP", requires = "dhchap_key")]
         dhchap_dhgroup: Option<dhchap::Group>,
+        /// The file of the key by which the host comes to listeners with tls://, and then to no other: of `nvlane key new --tls`.
+        #[arg(long, value_name = "FILE", group = "keys")]
+        tls_key: Option<PathBuf>,
         /// The subsystem; needed when there are several.
         #[arg(long)]
         nqn: Option<String>,
@@ -337,20 +342,21 @@ pub enum ControllerCommand {
   nvlane ctl listener add 0.0.0.0:4421")]
 pub enum ListenerCommand {
     /// Listen on one more address.
-    #[command(after_help = "Example:
-  nvlane ctl listener add '[::]:4420'")]
+    #[command(after_help = "Examples:
+  nvlane ctl listener add '[::]:4420'
+  nvlane ctl listener add tls://192.0.2.1:4421        encrypted connections alone")]
     Add {
-        /// The address, with or without port.
+        /// The address, with or without port, and tls:// before it for encrypted connections alone.
         #[arg(value_parser = parse_listen)]
-        address: SocketAddr,
+        address: Listen,
     },
     /// Stop listening on an address; what is connected through it is dropped.
     #[command(after_help = "Example:
   nvlane ctl listener remove 0.0.0.0:4421")]
     Remove {
-        /// The address, with or without port.
+        /// The address, with or without port; tls:// before it may be left out.
         #[arg(value_parser = parse_listen)]
-        address: SocketAddr,
+        address: Listen,
     },
     /// List the addresses that are listened on.
     #[command(after_help = "Example:
@@ -373,7 +379,7 @@ pub enum AnaCommand {
         /// Its state.
         state: AnaState,
         /// The listener; all when left out.
-        #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
+        #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listener)]
         listener: Option<SocketAddr>,
         /// The subsystem; needed when there are several.
         #[arg(long)]

@@ -1,9 +1,8 @@
 //! `nvlane serve`.
 
-use crate::config::{ControllerIds, Cores, parse_host, parse_listen, parse_nqn};
+use crate::config::{ControllerIds, Cores, Listen, parse_host, parse_listen, parse_nqn};
 use crate::size;
 use clap::Args;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use uuid::Uuid;
 
@@ -15,6 +14,7 @@ use uuid::Uuid;
   nvlane serve /dev/sdb --listen 0.0.0.0 --listen '[::]' --allow-host nqn.2014-08.org.example:host1
   nvlane serve 'file:/srv/a.img?size=100G&create' --cores 0-3
   nvlane key new host1.key && nvlane serve /dev/sdb --listen 0.0.0.0 --host-key nqn.2014-08.org.example:host1=host1.key
+  nvlane key new --tls host1.tls && nvlane serve /dev/sdb --listen tls://0.0.0.0 --host-tls-key nqn.2014-08.org.example:host1=host1.tls
   nvlane serve disk.img /dev/disk/by-id/usb-backup --nofail      the disk when it is plugged in
   nvlane serve --config /etc/nvlane.toml
   nvlane serve /mnt/shared/a.img --shared --nqn nqn.2026-11.com.example:a \\
@@ -32,9 +32,10 @@ pub struct ServeArgs {
     /// directory.
     #[arg(value_name = "VOLUME", conflicts_with = "config")]
     pub volumes: Vec<String>,
-    /// Address to listen on, with or without port; may be given more than once.
+    /// Address to listen on, with or without port, and tls:// before it for encrypted connections alone; may be given more
+    /// than once.
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, default_value = "127.0.0.1:4420", conflicts_with = "config")]
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
     /// Name of the subsystem; derived from the machine and the volumes when left out.
     #[arg(long, value_name = "NQN", value_parser = parse_nqn, conflicts_with = "config")]
     pub nqn: Option<String>,
@@ -49,6 +50,10 @@ pub struct ServeArgs {
     /// Prove to this host, if it wants to know, by the key in that file who this is; may be given more than once.
     #[arg(long, value_name = "NQN=FILE", requires = "host_key", conflicts_with = "config")]
     pub host_ctrl_key: Vec<String>,
+    /// Let this host connect, as --allow-host does, if it comes to a listener with tls:// by the key in that file (`nvlane key
+    /// new --tls`); may be given more than once.
+    #[arg(long, value_name = "NQN=FILE", conflicts_with = "config")]
+    pub host_tls_key: Vec<String>,
     /// Configuration file: TOML, or JSON if its name ends in .json.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Hosts that have to prove who they are, by DH-HMAC-CHAP (NVMe Base 2.1, section 8.3.4).
+//! Hosts that have to prove who they are: by DH-HMAC-CHAP (NVMe Base 2.1, section 8.3.4), by a key for TLS, or by both.
 //!
 //! A configuration names the files that keys are in, and never holds a key: it is shown, sent and kept where secrets have no
 //! place. Fields go by the names that Linux's nvmet gives them.
@@ -18,8 +18,9 @@ use std::sync::Arc;
 pub struct Authentication {
     /// The host's NQN.
     pub host: String,
-    /// The file that the host's key is in, an absolute path.
-    pub dhchap_key: String,
+    /// The file that the host's key is in, an absolute path; none: it has nothing to prove but by TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_key: Option<String>,
     /// The file of the key by which the subsystem proves who it is, to hosts that want to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_ctrl_key: Option<String>,
@@ -29,6 +30,18 @@ pub struct Authentication {
     /// The only group of Diffie and Hellman that will do; any, or none, when left out.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "name")]
     pub dhchap_dhgroup: Option<Group>,
+    /// The file of the key by which it comes to listeners that take encrypted connections, and then to no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<String>,
+}
+
+/// What the files of a host's keys hold.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// By DH-HMAC-CHAP.
+    pub authentication: Option<target::Authentication>,
+    /// For TLS.
+    pub tls_key: Option<Arc<tls::Key>>,
 }
 
 impl Authentication {
@@ -43,6 +56,20 @@ impl Authentication {
             return invalid(format!("{at}.host"), "`*` has no key: each host has one of its own");
         }
         check_nqn(&self.host).or_else(|problem| invalid(format!("{at}.host"), problem))?;
+        if self.dhchap_key.is_none() {
+            if self.tls_key.is_none() {
+                return invalid(at, "no key is said: dhchap_key, tls_key, or both");
+            }
+            let said = [
+                ("dhchap_ctrl_key", self.dhchap_ctrl_key.is_some()),
+                ("dhchap_hash", self.dhchap_hash.is_some()),
+                ("dhchap_dhgroup", self.dhchap_dhgroup.is_some()),
+            ];
+            if let Some((field, _)) = said.iter().find(|(_, is_said)| *is_said) {
+                let problem = format!("{field} means nothing without dhchap_key");
+                return invalid(format!("{at}.{field}"), problem);
+            }
+        }
         for (field, path) in self.files() {
             if is_secret(path) {
                 return invalid(format!("{at}.{field}"), SECRET);
@@ -56,14 +83,19 @@ impl Authentication {
     }
 
     /// Reads the keys.
-    pub fn load(&self) -> Result<target::Authentication, KeyFileError> {
+    pub fn load(&self) -> Result<Loaded, KeyFileError> {
         let read = |path: &String| keys::read_key(Path::new(path)).map(Arc::new);
-        Ok(target::Authentication {
-            host_key: read(&self.dhchap_key)?,
-            controller_key: self.dhchap_ctrl_key.as_ref().map(read).transpose()?,
-            hashes: self.dhchap_hash.map_or(Hash::ALL.to_vec(), |hash| vec![hash]),
-            groups: self.dhchap_dhgroup.map_or(Group::ALL.to_vec(), |group| vec![group]),
-        })
+        let of_host = |path: &String| {
+            Ok(target::Authentication {
+                host_key: read(path)?,
+                controller_key: self.dhchap_ctrl_key.as_ref().map(read).transpose()?,
+                hashes: self.dhchap_hash.map_or(Hash::ALL.to_vec(), |hash| vec![hash]),
+                groups: self.dhchap_dhgroup.map_or(Group::ALL.to_vec(), |group| vec![group]),
+            })
+        };
+        let authentication = self.dhchap_key.as_ref().map(of_host).transpose()?;
+        let tls_key = self.tls_key.as_ref().map(|path| keys::read_tls_key(Path::new(path)));
+        Ok(Loaded { authentication, tls_key: tls_key.transpose()?.map(Arc::new) })
     }
 
     /// Files of keys that every user of this machine may read, or write.
@@ -74,18 +106,25 @@ impl Authentication {
 
     /// How the host proves who it is, in words.
     pub fn means(&self) -> String {
-        let mut text = format!("key {}", self.dhchap_key);
-        if let Some(path) = &self.dhchap_ctrl_key {
-            text.push_str(&format!(", and proof of the subsystem by {path}"));
-        }
-        text.extend(self.dhchap_hash.map(|hash| format!(", {hash} only")));
-        text.extend(self.dhchap_dhgroup.map(|group| format!(", {group} only")));
-        text
+        let parts = [
+            self.dhchap_key.as_ref().map(|path| format!("key {path}")),
+            self.dhchap_ctrl_key
+                .as_ref()
+                .map(|path| format!("and proof of the subsystem by {path}")),
+            self.dhchap_hash.map(|hash| format!("{hash} only")),
+            self.dhchap_dhgroup.map(|group| format!("{group} only")),
+            self.tls_key.as_ref().map(|path| format!("TLS by the key {path}")),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     fn files(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let controller = self.dhchap_ctrl_key.as_deref().map(|path| ("dhchap_ctrl_key", path));
-        [("dhchap_key", &*self.dhchap_key)].into_iter().chain(controller)
+        let all = [
+            ("dhchap_key", &self.dhchap_key),
+            ("dhchap_ctrl_key", &self.dhchap_ctrl_key),
+            ("tls_key", &self.tls_key),
+        ];
+        all.into_iter().filter_map(|(field, path)| Some((field, path.as_deref()?)))
     }
 }
 
@@ -156,6 +195,23 @@ impl Config {
         lines.into_iter().collect()
     }
 
+    /// What keeps hosts and listeners apart: TLS is had by a listener and by a host, or by neither. One line each.
+    pub fn unreachable(&self) -> Vec<String> {
+        let mut hosts = self.authentication().filter(|(_, one)| one.tls_key.is_some());
+        let mut listeners = self.listeners.iter().filter(|listen| listen.tls);
+        match (hosts.next(), listeners.next()) {
+            (None, Some(listen)) => vec![format!("{listen}: {NO_HOST}")],
+            (Some((subsystem, one)), None) => {
+                let more = match hosts.count() {
+                    0 => String::new(),
+                    count => format!(" (and {count} more)"),
+                };
+                vec![format!("{}: {}{more} {NO_LISTENER}", subsystem.nqn, one.host)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn authentication(&self) -> impl Iterator<Item = (&Subsystem, &Authentication)> {
         let all = self.subsystems.iter();
         all.flat_map(|subsystem| subsystem.authentication.iter().map(move |one| (subsystem, one)))
@@ -165,9 +221,16 @@ impl Config {
 /// What is said of a key where the file's name should be, without saying it again.
 pub const SECRET: &str = "this is a key itself, not the file that it is in: write it into a file that only its owner may read, and name that";
 
+const NO_HOST: &str =
+    "nobody can connect there, since no host has a key for TLS (tls_key, nvlane ctl host set-key)";
+
+/// What is said of a host that has a key for TLS, and nowhere to come to.
+pub const NO_LISTENER: &str = "has a key for TLS, and no listener takes encrypted connections, \
+    by which alone it may come: listen on tls://ADDRESS:PORT as well (nvlane ctl listener add)";
+
 /// Whether a path is none but a key, as nvmet's configuration and `nvme connect` have it there.
 pub fn is_secret(path: &str) -> bool {
-    path.contains("DHHC-1:")
+    path.contains("DHHC-1:") || path.contains("NVMeTLSkey-1:")
 }
 
 /// What is said of a key's file that others may read.
@@ -294,6 +357,23 @@ volume = "mem:1G"
             ("\"/etc/nvlane/host2.key\"", "\"\"", "[1].dhchap_key"),
             ("\"/etc/nvlane/a.key\"", "\"a.key\"", "[0].dhchap_ctrl_key"),
             ("\"/etc/nvlane/a.key\"", "\"DHHC-1:00:c2VjcmV0:\"", "[0].dhchap_ctrl_key"),
+            ("dhchap_key = \"/etc/nvlane/host2.key\"", "", "[1]"),
+            ("dhchap_key = \"/etc/nvlane/host2.key\"", "tls_key = \"host2.tls\"", "[1].tls_key"),
+            (
+                "dhchap_key = \"/etc/nvlane/host2.key\"",
+                "tls_key = \"NVMeTLSkey-1:01:c2VjcmV0:\"",
+                "[1].tls_key",
+            ),
+            (
+                "dhchap_key = \"/etc/nvlane/host1.key\"",
+                "tls_key = \"/etc/nvlane/host1.tls\"",
+                "[0].dhchap_ctrl_key",
+            ),
+            (
+                "\"/etc/nvlane/host1.key\"\ndhchap_ctrl_key = \"/etc/nvlane/a.key\"",
+                "\"/etc/nvlane/host1.key\"\ntls_key = \"\"",
+                "[0].tls_key",
+            ),
         ] {
             let wrong = wrong(from, to);
             assert_eq!(wrong.at, format!("{at}{place}"), "{to}");
@@ -302,7 +382,6 @@ volume = "mem:1G"
         for (from, to) in [
             ("hmac(sha384)", "md5"),
             ("ffdhe3072", "ffdhe1024"),
-            ("dhchap_key = \"/etc/nvlane/host2.key\"", ""),
             ("dhchap_ctrl_key", "dhchap_controller_key"),
         ] {
             assert!(toml::from_str::<Config>(&FILE.replace(from, to)).is_err(), "{to}");
@@ -343,10 +422,35 @@ volume = "mem:1G"
         turned.subsystems[0].authentication.reverse();
         assert_eq!(turned.fingerprint(), first);
         assert_eq!(read(&FILE.replace("hmac(sha384)", "sha384")).fingerprint(), first);
-        for (from, to) in [("host2.key", "other.key"), ("sha384", "sha512"), ("ffdhe3072", "null")]
-        {
+        for (from, to) in [
+            ("host2.key", "other.key"),
+            ("sha384", "sha512"),
+            ("ffdhe3072", "null"),
+            ("dhchap_key = \"/etc/nvlane/host2.key\"", "tls_key = \"/etc/nvlane/host2.key\""),
+        ] {
             assert_ne!(read(&FILE.replace(from, to)).fingerprint(), first, "{to}");
         }
+    }
+
+    #[test]
+    fn a_key_for_tls_is_enough_and_needs_a_listener() {
+        let key = "dhchap_key = \"/etc/nvlane/host2.key\"";
+        let text = FILE.replace(key, "tls_key = \"/etc/nvlane/host2.tls\"");
+        let config = read(&text);
+        config.check().unwrap();
+        config.check_hosts_with_keys().unwrap();
+        let one = &config.subsystems[0].authentication[1];
+        assert_eq!(one.means(), "TLS by the key /etc/nvlane/host2.tls");
+        assert_eq!(read(&file::to_toml(&config)), config);
+        let [said] = &config.unreachable()[..] else { panic!("{:?}", config.unreachable()) };
+        assert!(said.contains(":host2 has a key") && said.contains("tls://"), "{said}");
+
+        let listening =
+            |text: &str| read(&format!("listeners = [\"tls://192.0.2.1:4421\"]\n{text}"));
+        assert_eq!(listening(&text).unreachable(), Vec::<String>::new());
+        let [said] = &listening(FILE).unreachable()[..] else { panic!("nobody can connect") };
+        assert!(said.starts_with("tls://192.0.2.1:4421: nobody"), "{said}");
+        assert_eq!(read(FILE).unreachable(), Vec::<String>::new());
     }
 
     #[test]
@@ -360,14 +464,16 @@ volume = "mem:1G"
         after[0].dhchap_hash = Some(Hash::Sha512);
         after.push(Authentication {
             host: "nqn.3".to_owned(),
-            dhchap_key: "/k".to_owned(),
+            dhchap_key: Some("/k".to_owned()),
+            tls_key: Some("/t".to_owned()),
             ..gone
         });
         let said = [
             "nqn.a: the host nqn.2014-08.org.example:host2 has to authenticate otherwise: \
              key /etc/nvlane/host2.key, sha512 only; it was key /etc/nvlane/host2.key",
             "nqn.a: the host nqn.3 has to authenticate: \
-             key /k, and proof of the subsystem by /etc/nvlane/a.key, sha384 only, ffdhe3072 only",
+             key /k, and proof of the subsystem by /etc/nvlane/a.key, sha384 only, ffdhe3072 only, \
+             TLS by the key /t",
             "nqn.a: the host nqn.2014-08.org.example:host1 need not authenticate",
         ];
         assert_eq!(changes("nqn.a", &before, &after), said);

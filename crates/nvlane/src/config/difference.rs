@@ -155,7 +155,7 @@ mod tests {
         let before = config();
         assert_eq!(changes(&before, &before), Vec::<String>::new());
         let mut after = before.clone();
-        after.listeners = vec!["[::1]:4421".parse().unwrap()];
+        after.listeners = vec!["tls://[::1]:4421".parse().unwrap()];
         after.subsystems.pop();
         after.subsystems.push(Subsystem { nqn: "nqn.c".to_owned(), ..Subsystem::default() });
         let subsystem = &mut after.subsystems[0];
@@ -164,9 +164,9 @@ mod tests {
         subsystem.namespaces[0].volume = "mem:4M".to_owned();
         subsystem.namespaces[1].nsid = Some(3);
         let state = AnaState::Inaccessible;
-        subsystem.ana.push(Ana { listener: Some(after.listeners[0]), group: 1, state });
+        subsystem.ana.push(Ana { listener: Some(after.listeners[0].address), group: 1, state });
         let said = [
-            "the listener [::1]:4421 was added",
+            "the listener tls://[::1]:4421 was added",
             "the listener 192.0.2.1:4420 was removed",
             "nqn.a: any host may connect",
             "nqn.a: the host nqn.host2 was added",

@@ -1,5 +1,6 @@
 //! Names and addresses as people write them.
 
+use super::listen::{self, Listen};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -76,13 +77,19 @@ pub(super) fn check_serial(serial: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads `ADDRESS:PORT`, or an address alone, which gets port 4420. A host's name stands for the
-/// first of its addresses.
-pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    parse_address(text, LISTEN_PORT)
+/// Reads `ADDRESS:PORT`, or an address alone, which gets port 4420; `tls://` may stand before either. A host's name stands
+/// for the first of its addresses.
+pub fn parse_listen(text: &str) -> Result<Listen, String> {
+    let (tls, address) = listen::split(text);
+    Ok(Listen { address: parse_address(address, LISTEN_PORT)?, tls })
 }
 
-/// As [`parse_listen`], with another port for an address alone.
+/// Reads the address of a listener, as [`parse_listen`] does.
+pub fn parse_listener(text: &str) -> Result<SocketAddr, String> {
+    parse_listen(text).map(|listen| listen.address)
+}
+
+/// As [`parse_listener`], with another port for an address alone.
 pub fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);

@@ -1,7 +1,7 @@
 //! Import of what `nvmetcli save` writes: the configuration of the Linux kernel's own target.
 //!
-//! Its numbers are sometimes strings, and it has more than we serve (other transports, TLS, disabled
-//! namespaces, reservations, referrals): what is left out is said in a note each. Keys of hosts are `keys`.
+//! Its numbers are sometimes strings, and it has more than we serve (other transports, disabled namespaces,
+//! reservations, referrals): what is left out is said in a note each. Keys of hosts are `keys`.
 //!
 //! Blocks of a file are those of its file system there, at most 4096 bytes (Linux, `nvmet_file_ns_enable`), and
 //! of a device its own.
@@ -10,7 +10,9 @@ mod keys;
 
 pub use keys::KeyFile;
 
-use super::{Ana, AnaState, Authentication, Config, ControllerIds, Namespace, Subsystem};
+use super::{
+    Ana, AnaState, Authentication, Config, ControllerIds, Listen, Namespace, Subsystem, listen,
+};
 use keys::SavedHost;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -272,6 +274,10 @@ impl SavedNamespace {
 /// What hosts see of a subsystem, and we do not take over.
 const ATTRIBUTES_LEFT_OUT: [&str; 4] = ["model", "firmware", "ieee_oui", "qid_max"];
 
+/// What is said of a port that takes encrypted connections alone.
+const TLS_KEYS: &str = "takes no host that has no key for TLS: the kernel's are in its keyring, and not saved; write each host's into a file, \
+    and name that as tls_key in [[subsystems.authentication]]: docs/serve.md";
+
 /// Parameters of a port that we do not take over, by what a user calls them, and the values that they have when nobody has said
 /// any: bytes of data in a command's capsule, and entries of a queue (Linux, `nvmet_tcp_add_port` and `nvmet_enable_port`). Less
 /// than zero has the transport choose.
@@ -322,16 +328,13 @@ impl Port {
             notes.push(format!("port {name}: left out, since its transport is {kind}, not tcp"));
             return Ok(());
         }
-        if self.addr.treq == "required" {
-            notes
-                .push(format!("port {name}: left out, since it requires TLS, which is not served"));
-            return Ok(());
-        }
-        if !["", "none"].contains(&&*self.addr.tsas) {
+        let (tsas, is_required) = (&*self.addr.tsas, self.addr.treq == "required");
+        let tls = is_required && tsas == "tls1.3";
+        if is_required && !tls {
             notes.push(format!(
-                "port {name}: {} is not served: connections are not encrypted",
-                self.addr.tsas
+                "port {name}: left out, since it requires a secure channel that is not TLS 1.3"
             ));
+            return Ok(());
         }
         let ip: IpAddr = self.addr.traddr.parse().map_err(|_| {
             format!("port {name}: traddr `{}` is no {} address", self.addr.traddr, self.addr.adrfam)
@@ -342,7 +345,16 @@ impl Port {
             None => super::LISTEN_PORT,
         };
         let listener = SocketAddr::new(ip, port);
-        config.listeners.push(listener);
+        config.listeners.push(Listen { address: listener, tls });
+        if tls {
+            notes.push(format!("port {name} ({}{listener}) {TLS_KEYS}", listen::TLS));
+        } else if !["", "none"].contains(&tsas) {
+            notes.push(format!(
+                "port {name} ({listener}): {tsas} is not required there, and a listener has either: connections are not encrypted; \
+                 {}{listener} takes encrypted ones alone",
+                listen::TLS
+            ));
+        }
         if !self.referrals.is_empty() {
             notes.push(format!("port {name}: referrals are not served"));
         }
@@ -400,10 +412,7 @@ mod tests {
         let Imported { config, notes, .. } = import(SAMPLE, None).unwrap();
         assert_eq!(
             config.listeners,
-            [
-                "192.0.2.10:4420".parse().unwrap(),
-                "[2001:db8::10]:4421".parse::<SocketAddr>().unwrap()
-            ]
+            ["192.0.2.10:4420".parse().unwrap(), "[2001:db8::10]:4421".parse::<Listen>().unwrap()]
         );
         let [one, two] = &config.subsystems[..] else { panic!("{config:?}") };
         assert_eq!(one.nqn, "nqn.2014-08.org.example:storage1");
@@ -500,9 +509,24 @@ mod tests {
         for part in ["model `Linux`", "qid_max `64`", "passes through", "reservations", "tls1.3"] {
             assert!(notes.contains(part), "no note about `{part}` in:\n{notes}");
         }
+        for tsas in ["", "none"] {
+            let port = format!(r#""treq":"required","tsas":"{tsas}","#);
+            let (config, notes) = saved("/dev/vdb", "", &port);
+            assert!(notes.contains("left out, since it requires a secure channel"), "{notes}");
+            assert!(!config.listeners.contains(&"192.0.2.1:4420".parse().unwrap()), "{config:?}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_requires_tls_takes_encrypted_connections_alone() {
         let (config, notes) = saved("/dev/vdb", "", r#""treq":"required","tsas":"tls1.3","#);
-        assert!(notes.contains("requires TLS"), "{notes}");
-        assert!(!config.listeners.contains(&"192.0.2.1:4420".parse().unwrap()), "{config:?}");
+        assert_eq!(config.listeners, ["tls://192.0.2.1:4420".parse().unwrap()]);
+        for part in ["port 1 (tls://192.0.2.1:4420)", "keyring", "tls_key"] {
+            assert!(notes.contains(part), "no note about `{part}` in:\n{notes}");
+        }
+        let (config, notes) = saved("/dev/vdb", "", r#""treq":"not specified","tsas":"tls1.3","#);
+        assert_eq!(config.listeners, ["192.0.2.1:4420".parse().unwrap()]);
+        assert!(notes.contains("not encrypted") && notes.contains("tls1.3"), "{notes}");
     }
 
     #[test]

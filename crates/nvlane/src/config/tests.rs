@@ -73,6 +73,8 @@ fn wrong_values_are_named_with_their_place() {
         ("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"\n[[subsystems.ana]]\ngroup = 0\nstate = \"change\"".to_owned(), "subsystems[0].ana[0].group"),
         ("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"\n[[subsystems.ana]]\ngroup = 1\nstate = \"change\"\nlistener = \"127.0.0.1:1\"".to_owned(), "subsystems[0].ana[0].listener"),
         ("listeners = [\"127.0.0.1:1\", \"127.0.0.1:1\"]".to_owned(), "listeners[1]"),
+        ("listeners = [\"127.0.0.1:1\", \"tls://127.0.0.1:1\"]".to_owned(), "listeners[1]"),
+        ("listeners = [\"tls://127.0.0.1:1\", \"0.0.0.0:1\"]".to_owned(), "listeners[0]"),
         (namespace("nsid = 0"), "subsystems[0].namespaces[0].nsid"),
         (namespace("nsid = 8193"), "subsystems[0].namespaces[0].nsid"),
         (namespace("uuid = \"00000000-0000-0000-0000-000000000000\""), "subsystems[0].namespaces[0].uuid"),
@@ -84,6 +86,10 @@ fn wrong_values_are_named_with_their_place() {
     let no_nguid = namespace("nguid = \"00000000-0000-0000-0000-000000000000\"");
     let config: Config = toml::from_str(&no_nguid).unwrap();
     assert_eq!(config.check(), Ok(()), "zero is none");
+    for text in ["listeners = [\"here\"]", "listeners = [\"tcp://127.0.0.1:1\"]"] {
+        let error = toml::from_str::<Config>(text).unwrap_err().to_string();
+        assert!(error.contains("tls://ADDRESS:PORT"), "{error}");
+    }
     // Misspelt fields are not ignored.
     assert!(toml::from_str::<Config>("listener = []").is_err());
 }
@@ -111,10 +117,23 @@ fn listeners_have_a_port_by_default() {
         ("::1", "[::1]:4420"),
         ("[::]", "[::]:4420"),
         ("[::]:4421", "[::]:4421"),
+        ("tls://127.0.0.1:1", "tls://127.0.0.1:1"),
+        ("tls://0.0.0.0", "tls://0.0.0.0:4420"),
+        ("tls://[::]", "tls://[::]:4420"),
     ] {
         assert_eq!(parse_listen(text).unwrap().to_string(), address);
+        let bare = address.trim_start_matches("tls://");
+        assert_eq!(parse_listener(text).unwrap().to_string(), bare);
     }
-    for text in ["", "no such host", "1.2.3.4:99999", "::1:4420:zz"] {
+    for text in [
+        "tls://",
+        "tls:127.0.0.1",
+        "tcp://127.0.0.1",
+        "",
+        "no such host",
+        "1.2.3.4:99999",
+        "::1:4420:zz",
+    ] {
         assert!(parse_listen(text).is_err(), "{text}");
     }
 }
@@ -169,6 +188,7 @@ fn only_what_is_said_counts() {
         ("nqn.2026-11.com.example:host", "nqn.2026-11.com.example:other"),
         ("ana_group = 2", "ana_group = 3"),
         ("[::1]:4421", "[::1]:4422"),
+        ("0.0.0.0:4420", "tls://0.0.0.0:4420"),
     ] {
         assert_ne!(same(&FILE.replace(from, to)), first, "{to}");
     }

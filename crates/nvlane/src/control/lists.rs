@@ -42,6 +42,9 @@ pub struct ControllerNow {
     pub header_digest: bool,
     /// Data has digests, on the admin queue.
     pub data_digest: bool,
+    /// Its connections are encrypted, by a key of the host's.
+    #[serde(default)]
+    pub tls: bool,
     /// By what hash function and group the host has proved who it is, as in `sha512 ffdhe2048`: none if it need not, or has not yet.
     #[serde(default)]
     pub authentication: Option<String>,
@@ -104,6 +107,9 @@ pub struct ConnectedHost {
 pub struct ListenerNow {
     /// The address.
     pub address: SocketAddr,
+    /// It takes encrypted connections alone.
+    #[serde(default)]
+    pub tls: bool,
     /// Hosts' controllers that came to it, those of discovery not counted.
     pub controllers: usize,
 }

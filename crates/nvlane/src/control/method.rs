@@ -2,7 +2,7 @@
 //!
 //! Where `nqn` is optional it may be left out while there is exactly one subsystem.
 
-use crate::config::AnaState;
+use crate::config::{AnaState, Listen};
 use crate::copy::shared::{Counts, Phase};
 use crate::copy::spec::{Options, Part};
 use crate::copy::throttle::Throttle;
@@ -176,8 +176,9 @@ pub struct HostSetKey {
     pub nqn: Option<String>,
     /// The host's NQN.
     pub host: String,
-    /// The file of the host's key, an absolute path.
-    pub dhchap_key: String,
+    /// The file of the host's key, an absolute path; none: it has nothing to prove but by TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_key: Option<String>,
     /// The file of the key by which the subsystem proves who it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_ctrl_key: Option<String>,
@@ -187,6 +188,9 @@ pub struct HostSetKey {
     /// The only group of Diffie and Hellman that will do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_dhgroup: Option<String>,
+    /// The file of the key by which the host comes to listeners that take encrypted connections, and then to no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<String>,
 }
 
 /// What holds for a host whose key was set.
@@ -200,6 +204,9 @@ pub struct HostKeySet {
     pub may_connect: bool,
     /// Any other host may connect as well, without proof if it has no key.
     pub allow_any_host: bool,
+    /// There is a listener that takes encrypted connections, or it has no key for TLS.
+    #[serde(default = "yes")]
+    pub has_listener: bool,
     /// Files of keys that every user of the machine may read or change.
     pub exposed: Vec<String>,
 }
@@ -215,12 +222,33 @@ pub struct HostClearKey {
     pub host: String,
 }
 
-/// `listener_add` and `listener_remove`. Both give a [`Listener`].
+/// `listener_add` and `listener_remove`. Both give a [`ListenerChanged`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// The address; with port 0, adding takes a free port and says which.
+    /// The address, with `tls://` where only encrypted connections are to be taken; with port 0, adding takes a free port and says
+    /// which. Removing goes by the address alone.
+    pub address: Listen,
+}
+
+/// The listener that was added or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerChanged {
+    /// Its address.
     pub address: SocketAddr,
+    /// It takes encrypted connections alone.
+    #[serde(default)]
+    pub tls: bool,
+}
+
+impl From<Listen> for ListenerChanged {
+    fn from(Listen { address, tls }: Listen) -> ListenerChanged {
+        ListenerChanged { address, tls }
+    }
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// `ana_set`: sets the state of an ANA group. Gives an empty object.

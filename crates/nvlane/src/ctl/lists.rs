@@ -1,7 +1,7 @@
 //! Lists as tables.
 
 use crate::admin::columns;
-use crate::config::ANY_HOST;
+use crate::config::{ANY_HOST, Listen};
 use crate::control::lists::{AnaNow, ControllerNow, HostsNow, ListenerNow, SubsystemNow};
 use clap::ValueEnum;
 use std::fmt::Write as _;
@@ -19,6 +19,7 @@ pub fn controllers(all: &[ControllerNow]) -> String {
         "Listener",
         "I/O queues",
         "Digests",
+        "TLS",
         "Proved by",
         "Keep alive",
         "For",
@@ -31,7 +32,7 @@ pub fn controllers(all: &[ControllerNow]) -> String {
     columns(&head, &rows)
 }
 
-fn row(one: &ControllerNow) -> [String; 13] {
+fn row(one: &ControllerNow) -> [String; 14] {
     let address = |it: Option<std::net::SocketAddr>| it.map_or("-".to_owned(), |it| it.to_string());
     let sizes: Vec<String> = one.io_queue_entries.iter().map(u16::to_string).collect();
     let digests = match (one.header_digest, one.data_digest) {
@@ -50,6 +51,7 @@ fn row(one: &ControllerNow) -> [String; 13] {
             count => format!("{count} of {}", sizes.join(",")),
         },
         digests.to_owned(),
+        if one.tls { "yes" } else { "-" }.to_owned(),
         one.authentication.clone().unwrap_or_else(|| "-".to_owned()),
         match one.keep_alive_ms {
             0 => "-".to_owned(),
@@ -138,7 +140,10 @@ fn means(all: &HostsNow, host: &str) -> String {
 
 /// Addresses.
 pub fn listeners(all: &[ListenerNow]) -> String {
-    let rows = all.iter().map(|one| [one.address.to_string(), one.controllers.to_string()]);
+    let rows = all.iter().map(|one| {
+        let listen = Listen { address: one.address, tls: one.tls };
+        [listen.to_string(), one.controllers.to_string()]
+    });
     columns(&["Listener", "Controllers"], &rows.collect::<Vec<_>>())
 }
 

@@ -7,10 +7,10 @@
 use super::Daemon;
 use super::start::{ana_state, bind, controller_ids, open, options, states_at, subsystem_config};
 use super::twice::named_twice;
-use crate::config::{ANY_HOST, Ana, Config, Namespace, Subsystem, check_group, check_nqn};
+use crate::config::{ANY_HOST, Ana, Config, Listen, Namespace, Subsystem, check_group, check_nqn};
 use crate::control::method::{
-    AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumeRemove,
-    VolumeResize,
+    AnaSet, Host, Listener, ListenerChanged, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd,
+    VolumeRemove, VolumeResize,
 };
 use crate::control::protocol::Failure;
 use crate::patience::{MOMENT, Patience};
@@ -160,17 +160,20 @@ impl Daemon {
         self.change(config, |server| server.disallow_host(&nqn, &host))
     }
 
-    pub(super) fn listener_add(&mut self, wanted: Listener) -> Done<Listener> {
-        if self.port(wanted.address).is_some() {
-            return Err(Failure::conflict(format!("{} is listened on already", wanted.address)));
+    pub(super) fn listener_add(&mut self, wanted: Listener) -> Done<ListenerChanged> {
+        let listen = wanted.address;
+        if self.port(listen.address).is_some() {
+            return Err(Failure::conflict(format!("{} is listened on already", listen.address)));
         }
         let mut config = self.config.clone();
-        config.listeners.push(wanted.address);
+        config.listeners.push(listen);
         config.check().map_err(|error| Failure::params(error.to_string()))?;
+        listen.check_kernel().map_err(|error| Failure::refused(error.to_string()))?;
         // Which port it is, if the kernel chooses, is known only when it is bound.
-        let bound = bind(wanted.address, &Patience::new(MOMENT)).map_err(refused)?;
+        let bound = bind(listen, &Patience::new(MOMENT)).map_err(refused)?;
         let address = bound.address();
-        *config.listeners.last_mut().expect("pushed above") = address;
+        let listen = Listen { address, ..listen };
+        *config.listeners.last_mut().expect("pushed above") = listen;
         let states = states_at(&config, address);
         let mut port = None;
         self.change(config, |server| {
@@ -178,14 +181,15 @@ impl Daemon {
             Ok(())
         })?;
         self.ports.push((address, port.expect("it is listened on")));
-        Ok(Listener { address })
+        Ok(listen.into())
     }
 
-    pub(super) fn listener_remove(&mut self, wanted: Listener) -> Done<Listener> {
-        let address = wanted.address;
+    pub(super) fn listener_remove(&mut self, wanted: Listener) -> Done<ListenerChanged> {
+        let address = wanted.address.address;
         let port = self.port(address).ok_or_else(|| no_listener(address))?;
         let mut config = self.config.clone();
-        config.listeners.retain(|&listener| listener != address);
+        let at = config.listeners.iter().position(|listen| listen.address == address);
+        let removed = config.listeners.remove(at.expect("it has a port"));
         for subsystem in &mut config.subsystems {
             subsystem.ana.retain(|ana| ana.listener != Some(address));
         }
@@ -196,7 +200,7 @@ impl Daemon {
         }
         self.change(config, |server| server.remove_listener(port))?;
         self.ports.retain(|&(_, known)| known != port);
-        Ok(wanted)
+        Ok(removed.into())
     }
 
     pub(super) fn ana_set(&mut self, wanted: AnaSet) -> Done {

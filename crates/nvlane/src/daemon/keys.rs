@@ -4,6 +4,7 @@
 
 use super::Daemon;
 use super::start::StartError;
+use crate::config::authentication::Loaded;
 use crate::config::{Authentication, Config};
 use crate::control::method::{HostClearKey, HostKeySet, HostSetKey};
 use crate::control::protocol::Failure;
@@ -16,7 +17,7 @@ pub(super) struct Keys(Vec<Entry>);
 struct Entry {
     nqn: String,
     host: String,
-    authentication: target::Authentication,
+    loaded: Loaded,
 }
 
 impl Keys {
@@ -27,7 +28,7 @@ impl Keys {
             for one in &subsystem.authentication {
                 let (nqn, host) = (subsystem.nqn.clone(), one.host.clone());
                 match one.load() {
-                    Ok(authentication) => keys.push(Entry { nqn, host, authentication }),
+                    Ok(loaded) => keys.push(Entry { nqn, host, loaded }),
                     Err(source) => return Err(StartError::Key { host, source }),
                 }
             }
@@ -37,10 +38,23 @@ impl Keys {
 
     /// Says those of a subsystem that was added, and to which nobody can connect yet.
     pub(super) fn put(&self, server: &Server, nqn: &str) -> Result<(), target::Error> {
-        self.0.iter().filter(|it| it.nqn == nqn).try_for_each(|it| {
-            server.set_authentication(nqn, &it.host, Some(it.authentication.clone()))
-        })
+        let mut of_subsystem = self.0.iter().filter(|it| it.nqn == nqn);
+        of_subsystem.try_for_each(|it| demand(server, nqn, &it.host, &it.loaded))
     }
+}
+
+/// Has a host prove this from its next Connect on, and nothing else. What is new holds before what was is let go: at no moment is it let in
+/// without proof.
+fn demand(server: &Server, nqn: &str, host: &str, loaded: &Loaded) -> Result<(), target::Error> {
+    let Loaded { authentication, tls_key } = loaded;
+    if tls_key.is_some() {
+        server.set_tls_key(nqn, host, tls_key.clone())?;
+    }
+    server.set_authentication(nqn, host, authentication.clone())?;
+    if tls_key.is_none() {
+        server.set_tls_key(nqn, host, None)?;
+    }
+    Ok(())
 }
 
 impl Daemon {
@@ -53,6 +67,7 @@ impl Daemon {
             dhchap_ctrl_key: wanted.dhchap_ctrl_key,
             dhchap_hash: named("dhchap_hash", wanted.dhchap_hash)?,
             dhchap_dhgroup: named("dhchap_dhgroup", wanted.dhchap_dhgroup)?,
+            tls_key: wanted.tls_key,
         };
         one.check("params").map_err(|error| Failure::params(error.problem))?;
         let loaded = one.load().map_err(|error| Failure::params(error.to_string()))?;
@@ -68,9 +83,10 @@ impl Daemon {
             host: one.host.clone(),
             may_connect: subsystem.lets_in(&one.host),
             allow_any_host: subsystem.lets_in(crate::config::ANY_HOST),
+            has_listener: one.tls_key.is_none() || self.config.listeners.iter().any(|it| it.tls),
             exposed: one.exposed(),
         };
-        self.change(config, |server| server.set_authentication(&nqn, &one.host, Some(loaded)))?;
+        self.change(config, |server| demand(server, &nqn, &one.host, &loaded))?;
         tracing::info!(host = one.host, subsystem = nqn, "a key was set: {}", one.means());
         Ok(set)
     }
@@ -84,7 +100,8 @@ impl Daemon {
             return Err(Failure::missing(format!("{host} has no key in {nqn}")));
         }
         subsystem.authentication.retain(|known| known.host != host);
-        self.change(config, |server| server.set_authentication(&nqn, &host, None))?;
+        let nothing = Loaded { authentication: None, tls_key: None };
+        self.change(config, |server| demand(server, &nqn, &host, &nothing))?;
         tracing::info!(host, subsystem = nqn, "a key was taken away");
         Ok(())
     }

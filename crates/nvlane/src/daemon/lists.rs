@@ -1,7 +1,7 @@
 //! Who is connected, who may be, and through what.
 
 use super::Daemon;
-use crate::config::{Ana, AnaState, Subsystem};
+use crate::config::{Ana, AnaState, Listen, Subsystem};
 use crate::control::lists::{
     AnaNow, ConnectedHost, ControllerNow, HostsNow, ListOf, ListenerNow, SubsystemNow,
 };
@@ -45,6 +45,7 @@ impl Daemon {
             io_queue_entries: report.io_queue_entries,
             header_digest: report.header_digest,
             data_digest: report.data_digest,
+            tls: report.secured,
             authentication: report.authentication.map(|(hash, group)| format!("{hash} {group}")),
             keep_alive_ms: report.kato_ms,
             connected_seconds: report.age.as_secs(),
@@ -101,8 +102,13 @@ impl Daemon {
         let count = |port: PortId| {
             reports.iter().filter(|report| report.port == port && !report.discovery).count()
         };
-        let all = self.ports.iter();
-        Ok(all.map(|&(address, port)| ListenerNow { address, controllers: count(port) }).collect())
+        let tls = |address| self.config.listeners.contains(&Listen { address, tls: true });
+        let all = self.ports.iter().map(|&(address, port)| ListenerNow {
+            address,
+            tls: tls(address),
+            controllers: count(port),
+        });
+        Ok(all.collect())
     }
 
     /// The states of ANA groups.

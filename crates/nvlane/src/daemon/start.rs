@@ -9,7 +9,7 @@ use super::twice::named_twice;
 use super::{Daemon, Started, Threads};
 use crate::config::identity::{self, Machine};
 use crate::config::store::{Store, StoreError};
-use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Subsystem};
+use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Listen, NoTls, Subsystem};
 use crate::patience::{MOMENT, Patience};
 use host::keys::KeyFileError;
 use namespace::Namespace;
@@ -61,6 +61,9 @@ pub enum StartError {
         /// The file, and what is wrong with it.
         source: KeyFileError,
     },
+    /// A listener is to take encrypted connections, which this kernel cannot.
+    #[error(transparent)]
+    NoTls(#[from] NoTls),
     /// The data path refused.
     #[error(transparent)]
     Target(#[from] target::Error),
@@ -84,6 +87,7 @@ impl Daemon {
         if let Some((first, second)) = named_twice(&config, nofail) {
             return Err(StartError::Twice { first, second });
         }
+        config.listeners.iter().try_for_each(|listen| listen.check_kernel())?;
         let keys = Keys::load(&config)?;
         let wait = if store.is_after_crash() { CRASH_WAIT } else { MOMENT };
         let patience = Patience::new(wait);
@@ -142,6 +146,11 @@ impl Daemon {
             let port = self.server.listen(socket, &states_at(&self.config, address))?;
             self.ports.push((address, port));
         }
+        for listen in self.config.listeners.iter().filter(|listen| listen.tls) {
+            tracing::info!(
+                "{listen} takes encrypted connections alone, of hosts with a key for TLS"
+            );
+        }
         self.store.put_aside()?;
         if let Err(error) = self.store.begin(&self.config) {
             tracing::warn!("the state is as it was, and cannot be brought up to date: {error}");
@@ -152,11 +161,11 @@ impl Daemon {
     }
 
     /// Takes all addresses; everything about them is known then.
-    fn bind(&mut self, listeners: Vec<SocketAddr>, patience: &Patience) -> Result<(), StartError> {
-        for address in listeners {
-            let socket = bind(address, patience)?;
-            let actual = socket.address();
-            self.config.listeners.push(actual);
+    fn bind(&mut self, listeners: Vec<Listen>, patience: &Patience) -> Result<(), StartError> {
+        for listen in listeners {
+            let socket = bind(listen, patience)?;
+            let (address, actual) = (listen.address, socket.address());
+            self.config.listeners.push(Listen { address: actual, ..listen });
             // An ANA state may name the listener as it was written, with port 0.
             for subsystem in &mut self.config.subsystems {
                 for ana in subsystem.ana.iter_mut().filter(|ana| ana.listener == Some(address)) {
@@ -210,14 +219,15 @@ impl Daemon {
 }
 
 /// Takes an address that somebody who is gone may still have.
-pub(super) fn bind(address: SocketAddr, patience: &Patience) -> Result<Bound, target::Error> {
-    patience.wait(
-        || Server::bind(address),
+pub(super) fn bind(listen: Listen, patience: &Patience) -> Result<Bound, target::Error> {
+    let bound = patience.wait(
+        || Server::bind(listen.address),
         |error| match error {
             target::Error::Listen { source, .. } => source.kind() == ErrorKind::AddrInUse,
             _ => false,
         },
-    )
+    )?;
+    Ok(if listen.tls { bound.secured() } else { bound })
 }
 
 /// Opens a volume for serving.
@@ -315,7 +325,7 @@ mod tests {
         let (store, found) = Store::open(&state, start("now")).unwrap();
         assert!(matches!(found, Found::Other(_)), "{found:?}");
         let aside = store.aside();
-        let listeners = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let listeners = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
         let config = Config { listeners, ..Config::default() };
         let threads = Threads { cores: Cores::default(), poll: false };
         let machine = Machine::find(directory).unwrap();

@@ -61,16 +61,25 @@ fn text(daemon: &Daemon, socket: Option<&Path>) -> String {
     text.push_str("ready; connect with\n");
     for subsystem in &daemon.config().subsystems {
         for listener in &daemon.config().listeners {
-            let (address, port) = (reachable(*listener), listener.port());
-            let nqn = &subsystem.nqn;
-            let _ = writeln!(text, "  nvme connect -t tcp -a {address} -s {port} -n {nqn}");
+            let (address, port) = (reachable(listener.address), listener.address.port());
+            let (nqn, tls) = (&subsystem.nqn, if listener.tls { " --tls" } else { "" });
+            let _ = writeln!(text, "  nvme connect -t tcp -a {address} -s {port} -n {nqn}{tls}");
         }
         for one in &subsystem.authentication {
-            let host = &one.host;
-            let _ = writeln!(
-                text,
-                "    as {host}: with --dhchap-secret \"$(cat FILE)\", its copy of the key"
-            );
+            let (nqn, host) = (&subsystem.nqn, &one.host);
+            if one.dhchap_key.is_some() {
+                let _ = writeln!(
+                    text,
+                    "    as {host}: with --dhchap-secret \"$(cat FILE)\", its copy of the key"
+                );
+            }
+            if one.tls_key.is_some() {
+                let _ = writeln!(
+                    text,
+                    "    as {host}: with --tls, after nvme check-tls-key --subsysnqn {nqn} --hostnqn {host} \
+                     --keydata \"$(cat FILE)\" --insert, its copy of the key"
+                );
+            }
         }
     }
     text

@@ -48,7 +48,7 @@ fn a_controller_is_listed_with_what_is_known_of_it() {
         "host_id": "07070707-0707-0707-0707-070707070707",
         "address": admin.socket.stream.local_addr().unwrap(), "listener": daemon.listeners[0],
         "discovery": false, "state": "enabled", "io_queues": 2, "io_queue_entries": [32, 64],
-        "header_digest": true, "data_digest": false, "keep_alive_ms": 15_000,
+        "header_digest": true, "data_digest": false, "tls": false, "keep_alive_ms": 15_000,
         "authentication": null, "connected_seconds": null, "errors": 0,
     });
     assert_eq!((one, list.len()), (wanted, 1));
@@ -240,8 +240,8 @@ fn what_there_is_is_listed() {
     ]);
     assert_eq!(call("host_list"), wanted);
     let wanted = json!([
-        {"address": daemon.listeners[0], "controllers": 0},
-        {"address": daemon.listeners[1], "controllers": 1},
+        {"address": daemon.listeners[0], "tls": false, "controllers": 0},
+        {"address": daemon.listeners[1], "tls": false, "controllers": 1},
     ]);
     assert_eq!(call("listener_list"), wanted);
     let ana = |group: u32, listener: usize, state: &str, namespaces: &[u32]| {

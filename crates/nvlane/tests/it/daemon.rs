@@ -95,6 +95,12 @@ impl Log {
     }
 }
 
+/// The addresses of listeners.
+fn listeners(ready: &Value) -> Vec<SocketAddr> {
+    let all = ready.as_array().unwrap().iter().map(|it| it.as_str().unwrap());
+    all.map(|it| it.trim_start_matches("tls://").parse().unwrap()).collect()
+}
+
 /// The binary, with an empty environment as far as it matters.
 pub fn nvlane() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvlane"));
@@ -133,7 +139,7 @@ impl Daemon {
         Daemon {
             child,
             nqn: ready["nqns"][0].as_str().unwrap_or_default().to_owned(),
-            listeners: serde_json::from_value(ready["listeners"].clone()).unwrap(),
+            listeners: listeners(&ready["listeners"]),
             socket: dir.join("s"),
             log,
         }

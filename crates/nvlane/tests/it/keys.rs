@@ -8,36 +8,36 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
-const NQN: &str = "nqn.2026-11.com.example:a";
-const HOST: &str = "nqn.2014-08.org.example:host1";
-const OTHER: &str = "nqn.2014-08.org.example:host2";
+pub const NQN: &str = "nqn.2026-11.com.example:a";
+pub const HOST: &str = "nqn.2014-08.org.example:host1";
+pub const OTHER: &str = "nqn.2014-08.org.example:host2";
 
 /// `nvlane ARGS` in `dir`: exit status, standard output, standard error.
-fn run(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+pub fn run(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = nvlane().args(args).current_dir(dir).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
 }
 
-fn succeeds(dir: &Path, args: &[&str]) -> String {
+pub fn succeeds(dir: &Path, args: &[&str]) -> String {
     let (code, stdout, stderr) = run(dir, args);
     assert_eq!((code, &*stderr), (Some(0), ""), "{args:?}");
     stdout
 }
 
 /// What `nvlane ARGS` says, which fails with one line.
-fn fails(dir: &Path, args: &[&str]) -> String {
+pub fn fails(dir: &Path, args: &[&str]) -> String {
     let (code, _, stderr) = run(dir, args);
     assert_eq!((code, stderr.lines().count()), (Some(1), 1), "{args:?}: {stderr}");
     stderr
 }
 
-fn serve<'a>(args: &[&'a str]) -> Vec<&'a str> {
+pub fn serve<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&["serve", "--data-dir", "data", "--socket", "s"], args].concat()
 }
 
 /// A new key in `dir`, and its text.
-fn key(dir: &Path, name: &str) -> String {
+pub fn key(dir: &Path, name: &str) -> String {
     succeeds(dir, &["key", "new", name]);
     fs::read_to_string(dir.join(name)).unwrap().trim().to_owned()
 }
@@ -53,16 +53,16 @@ fn asks(dir: &Path, daemon: &Daemon, host: &str) -> (Option<i32>, String, String
     run(dir, &["id-ctrl", "-a", &address, "-s", &port, "-n", NQN, "-q", host])
 }
 
-fn is_let_in(dir: &Path, daemon: &Daemon, host: &str) -> bool {
+pub fn is_let_in(dir: &Path, daemon: &Daemon, host: &str) -> bool {
     asks(dir, daemon, host).0 == Some(0)
 }
 
 /// What is configured of hosts that have to authenticate.
-fn authentication(daemon: &Daemon) -> Value {
+pub fn authentication(daemon: &Daemon) -> Value {
     daemon.call("host_list", json!({}))[0]["authentication"].clone()
 }
 
-fn text(more: &str) -> String {
+pub fn text(more: &str) -> String {
     format!(
         "listeners = [\"{ANYWHERE}\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n{more}\n[[subsystems.namespaces]]\nvolume = \"mem:1M\"\n"
     )
@@ -90,7 +90,7 @@ fn a_new_key_is_its_owners_and_replaces_nothing() {
         let told: Value =
             serde_json::from_str(&succeeds(dir, &["key", "check", &name, "-o", "json"])).unwrap();
         let known = if hash == "none" { Value::Null } else { hash.into() };
-        let wanted = json!({"schema_version": 1, "file": name, "bytes": bytes, "hash": known, "exposed": false});
+        let wanted = json!({"schema_version": 1, "file": name, "kind": "dhchap", "bytes": bytes, "hash": known, "exposed": false});
         assert_eq!(told, wanted);
     }
 }

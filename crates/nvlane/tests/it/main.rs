@@ -43,6 +43,7 @@ mod schema;
 mod serve;
 mod state;
 mod stop;
+mod tls_listeners;
 mod two_caches;
 mod unsynced;
 mod watch;

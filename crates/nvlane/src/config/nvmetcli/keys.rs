@@ -57,13 +57,14 @@ pub(super) fn translate(
         };
         let one = Authentication {
             host: nqn.clone(),
-            dhchap_key: file(key, "key")?,
+            dhchap_key: Some(file(key, "key")?),
             dhchap_ctrl_key: host
                 .key("dhchap_ctrl_key")?
                 .map(|key| file(key, "ctrl.key"))
                 .transpose()?,
             dhchap_hash: host.named("dhchap_hash")?.filter(|hash| *hash != HASH_USUAL),
             dhchap_dhgroup: host.named("dhchap_dhgroup")?.filter(|group| *group != GROUP_USUAL),
+            tls_key: None,
         };
         if !give(&one, config) {
             notes.push(format!("host {nqn}: its key is not used, since no subsystem lists it"));
@@ -178,10 +179,11 @@ mod tests {
             let [one, two] = &imported.config.subsystems[..] else { panic!("{fields}") };
             let wanted = Authentication {
                 host: HOST.to_owned(),
-                dhchap_key: "/keys/nqn.2014-08.org.example_host1.key".to_owned(),
+                dhchap_key: Some("/keys/nqn.2014-08.org.example_host1.key".to_owned()),
                 dhchap_ctrl_key: Some("/keys/nqn.2014-08.org.example_host1.ctrl.key".to_owned()),
                 dhchap_hash: Some(Hash::Sha512),
                 dhchap_dhgroup: Some(Group::Ffdhe4096),
+                tls_key: None,
             };
             assert_eq!(one.authentication, [wanted], "{fields}");
             assert_eq!(two.authentication, [], "the kernel asks nobody there");
@@ -189,7 +191,7 @@ mod tests {
             assert_eq!(
                 paths,
                 [
-                    &*one.authentication[0].dhchap_key,
+                    one.authentication[0].dhchap_key.as_ref().unwrap(),
                     one.authentication[0].dhchap_ctrl_key.as_ref().unwrap()
                 ]
             );
