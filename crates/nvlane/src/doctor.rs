@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ring      io_uring, sizes of entries, polling, kernel thread, registered buffers
-//!   machine   locked memory, ublk, BPF, NBD, native AIO and the drop-in          --> Check --> text, JSON
+//!   machine   locked memory, ublk, BPF, TLS, NBD, native AIO and the drop-in     --> Check --> text, JSON
 //!   device    a volume: opens, permissions, effects log, admin, poll queues
 //! ```
 //!

@@ -14,6 +14,7 @@ pub fn check(checks: &mut Vec<Check>) {
     checks.push(Check::optional("ublk", "ublk", ublk()));
     checks.push(Check::optional("bpf", "BPF programs", bpf()));
     checks.push(Check::optional("bpf_ring", "BPF in the ring", bpf_ring()));
+    checks.push(Check::optional("tls", "TLS in the kernel", kernel_tls()));
     checks.push(Check::optional("nbd", "NBD devices", nbd()));
     checks.push(Check::optional("aio", "native AIO", native_aio()));
     checks.push(Check::optional("aio_drop_in", "libaio drop-in", drop_in()));
@@ -85,6 +86,22 @@ fn nbd() -> Outcome {
     match OpenOptions::new().read(true).write(true).open(DEVICE) {
         Ok(_) => Outcome::yes(format!("{DEVICE} opens: nbd-client can attach what nvlane serves")),
         Err(error) => node(DEVICE, &error, "nbd"),
+    }
+}
+
+/// Has a socket be one for TLS, as connections to `tls://` listeners are.
+fn kernel_tls() -> Outcome {
+    let Err(error) = tls::check() else {
+        return Outcome::yes("the kernel encrypts connections (TLS 1.3), of targets and of hosts");
+    };
+    match kernel_without("tls") {
+        Some(release) => {
+            Outcome::never(format!("this kernel ({release}) comes without the module tls"))
+        }
+        None => Outcome::no(
+            format!("{error}: no connection can be encrypted, of targets or of hosts"),
+            "sudo modprobe tls",
+        ),
     }
 }
 

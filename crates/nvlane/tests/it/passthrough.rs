@@ -217,6 +217,7 @@ fn the_doctor_says_what_it_tried() {
         "ublk",
         "bpf",
         "bpf_ring",
+        "tls",
         "nbd",
         "aio",
         "aio_drop_in",
