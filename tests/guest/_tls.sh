@@ -3,7 +3,8 @@
 #
 #   tls_tools FOLDER    of which tools tlshd, nvme-cli and keyctl are (xtask/src/tls.rs): $TLS_TOOLS unless told, whose nvme-cli
 #                       derives keys without the lengths that HKDF-Expand-Label has, and whose tlshd proves keys for SHA-384 by
-#                       SHA-256, or $TLS_TOOLS_NEWER, which do as NVMe/TCP and TLS say; TLS_EACH are those whose tlshd runs here
+#                       SHA-256, or $TLS_TOOLS_NEWER, which do as NVMe/TCP and TLS say; TLS_EACH are those that are there and whose
+#                       tlshd runs here
 #   tls_begin [LEVEL]   has tlshd running, with what gnutls says up to that level in $TLS_LOG; tls_end stops it
 #   tls_key HMAC        prints a new key as administrators exchange them; HMAC is 1 for SHA-256, 2 for SHA-384
 #   tls_insert HOSTNQN SUBSYSNQN KEY [OPTION]...   gives the kernel what is derived of it for TLS
@@ -11,7 +12,7 @@
 #   kernel_tls_port     what `kernel_serve` serves demands TLS from now on
 TLS_LOG=$WORK/tlshd.log
 TLSHD=
-[[ -d ${TLS_TOOLS:-} && -d ${TLS_TOOLS_NEWER:-} ]] || die "there are no tools for TLS (cargo xtask guest --tls): '${TLS_TOOLS:-}'"
+[[ -d ${TLS_TOOLS:-} ]] || die "there are no tools for TLS (cargo xtask guest --tls): '${TLS_TOOLS:-}'"
 # The newest lacks none of these; the first that can is 6.7.
 modprobe -aq tls nvme-keyring nvme-tcp nvmet-tcp || lacks "TLS of the kernel"
 grep -qE '(^|,)tls(,|$)' /dev/nvme-fabrics || lacks "TLS of the kernel's host"
@@ -23,7 +24,7 @@ tls_tools() {
 tls_tools "$TLS_TOOLS"
 TLS_EACH=("$TLS_TOOLS")
 # The newer tlshd asks for an option of sockets that 6.12 lacks (TLS_TX_MAX_PAYLOAD_LEN).
-[[ $(uname -r) == 6.* ]] || TLS_EACH+=("$TLS_TOOLS_NEWER")
+[[ $(uname -r) == 6.* || -z ${TLS_TOOLS_NEWER:-} ]] || TLS_EACH+=("$TLS_TOOLS_NEWER")
 tls_nvme() { "${TLS_RUN[@]}" "$TLS_NOW/usr/sbin/nvme" "$@"; }
 keyctl() { "${TLS_RUN[@]}" "$TLS_NOW/usr/bin/keyctl" "$@"; }
 

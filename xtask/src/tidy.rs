@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "bpf-native",
     "uring",
     "reactor",
+    "tls",
     "namespace",
     "host",
     "volume",

@@ -22,6 +22,8 @@
 mod blocking;
 mod engine;
 pub mod expand;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod handshake;
 mod hash;
 mod kernel;

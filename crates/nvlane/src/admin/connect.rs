@@ -95,10 +95,11 @@ impl Remote {
         let mut options = options(args);
         options.header_digest |= volume.options.header_digest;
         options.data_digest |= volume.options.data_digest;
-        let KeyFiles { host, controller } = volume.options.keys.clone();
+        let KeyFiles { host, controller, tls } = volume.options.keys.clone();
         let keys = &mut options.keys;
-        (keys.host, keys.controller) =
-            (keys.host.take().or(host), keys.controller.take().or(controller));
+        keys.host = keys.host.take().or(host);
+        keys.controller = keys.controller.take().or(controller);
+        keys.tls = keys.tls.take().or(tls);
         let own = options.local.clone();
         let given = |index| {
             let Local { address, interface } = volume.options.local(index);
@@ -253,7 +254,11 @@ fn options(args: &RemoteArgs) -> Options {
         header_digest: args.hdr_digest,
         data_digest: args.data_digest,
         local: Local { address: args.host_traddr, interface: args.host_iface.clone() },
-        keys: KeyFiles { host: args.dhchap_key.clone(), controller: args.dhchap_ctrl_key.clone() },
+        keys: KeyFiles {
+            host: args.dhchap_key.clone(),
+            controller: args.dhchap_ctrl_key.clone(),
+            tls: args.tls_key.clone(),
+        },
         ..Options::default()
     }
 }
@@ -287,6 +292,7 @@ mod tests {
             hostid: None,
             dhchap_key: None,
             dhchap_ctrl_key: None,
+            tls_key: None,
             hdr_digest: false,
             data_digest: false,
             timeout: 10_000,

@@ -58,6 +58,9 @@ pub struct RemoteArgs {
     /// File of the key by which the controller has to prove who it is.
     #[arg(long, value_name = "FILE")]
     pub dhchap_ctrl_key: Option<PathBuf>,
+    /// File of the key for TLS: the connection is encrypted by it, or not made.
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
     /// Ask for header digests.
     #[arg(short = 'g', long)]
     pub hdr_digest: bool,
