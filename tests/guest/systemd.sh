@@ -91,6 +91,7 @@ is_active() { [[ $(property "$1" ActiveState) == active ]]; }
 told() { tail -n 15 "$WORK/target.log" "$WORK/device.log" "$WORK/nbd.log" 2>/dev/null; }
 active() { (await 90 is_active "$1") || die "$1 is $(property "$1" ActiveState): $(told)"; }
 active nvlane.service
+[[ -d /sys/module/tls ]] || die "the kernel's TLS was not loaded for the service"
 active nvlane-ublk@0.service
 DEVICE=/dev/ublkb0
 await 20 test -b $DEVICE

@@ -12,7 +12,7 @@ trap tls_end EXIT
 # from_now; then logged REGEX: whether the server has said so since
 SEEN=0
 from_now() { SEEN=$(wc -l <"$WORK/serve.log"); }
-logged() { tail -n +$((SEEN + 1)) "$WORK/serve.log" | grep -qE "$1"; }
+logged() { [[ $(tail -n +$((SEEN + 1)) "$WORK/serve.log" | grep -cE "$1") != 0 ]]; }
 # serves [OPTION]...: the volume, by TLS at $PORT, and without at $PLAIN
 serves() { PORT=$PLAIN serve mem:256M --listen "tls://127.0.0.1:$PORT" --host-tls-key "$HOST=$WORK/host.tls" --allow-host "$OTHER" --log target=debug,info "$@"; }
 encrypted() {
@@ -110,13 +110,13 @@ if [[ -n ${TLS_TOOLS_NEWER:-} ]]; then
     read -r serial identity < <(tls_identities)
     speaks() {
         timeout 20 openssl s_client -connect "127.0.0.1:$PORT" -quiet -tls1_3 -ciphersuites TLS_AES_128_GCM_SHA256 \
-            -psk "$(tls_psk "$serial")" -psk_identity "$identity" >"$WORK/heard" 2>&1 || true
+            -psk "$(tls_psk "$serial")" -psk_identity "$identity" "$@" >"$WORK/heard" 2>&1 || true
     }
     from_now
     { head -c 4096 /dev/zero; pause 3; } | speaks
     await 20 logged 'ending a connection.*fault='
     from_now
-    speaks </dev/null
+    pause 2 | speaks -no_ign_eof
     await 20 logged 'connection ends error=unexpected end of file'
     logged 'Input/output error' && die "a goodbye is taken for an error"
     tls_forget

@@ -322,8 +322,12 @@ impl Namespace for Path {
         let state = match access {
             Access::Optimized | Access::NonOptimized => {
                 let controller = &standing.controller;
+                let encrypted = match self.shared.options.keys.tls {
+                    Some(_) => ", encrypted (TLS 1.3)",
+                    None => "",
+                };
                 format!(
-                    "{access:?}, controller {} of {} {} ({}), namespace {}",
+                    "{access:?}, controller {} of {} {} ({}), namespace {}{encrypted}",
                     controller.cntlid,
                     controller.model,
                     controller.firmware,

@@ -140,7 +140,12 @@ impl Terminate {
 impl fmt::Display for Terminate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.header.first().copied().unwrap_or(0);
-        write!(f, "{} in a PDU of type {kind:#04x} (FEI {:#x})", self.fes, self.fei)
+        write!(f, "{} in a PDU of type {kind:#04x} (FEI {:#x})", self.fes, self.fei)?;
+        // Types of TLS records (RFC 8446, section 5.1), of which none is one of a PDU.
+        if (0x14..=0x17).contains(&kind) {
+            f.write_str(", as records of TLS have: only one end speaks that")?;
+        }
+        Ok(())
     }
 }
 

@@ -22,7 +22,7 @@ pub fn secure(mut stream: &TcpStream, psk: Psk, until: Instant) -> Result<Peer, 
         match progress? {
             Progress::Done(secrets) => {
                 sent?;
-                kernel::encrypt(stream.as_raw_fd(), &secrets).map_err(UpgradeError::Kernel)?;
+                kernel::encrypt(stream.as_raw_fd(), &secrets).map_err(UpgradeError::of_kernel)?;
                 return Ok(secrets.peer);
             }
             Progress::Receive => sent?,

@@ -42,6 +42,16 @@ pub enum UpgradeError {
     NoThread,
 }
 
+impl UpgradeError {
+    /// What the kernel says to keys. Whose other end has gone meanwhile is no connection to it.
+    pub(crate) fn of_kernel(error: io::Error) -> UpgradeError {
+        match error.kind() {
+            io::ErrorKind::NotConnected => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
+            _ => UpgradeError::Kernel(error),
+        }
+    }
+}
+
 /// A connection whose data the kernel encrypts and decrypts.
 #[derive(Debug)]
 pub struct Secured {
@@ -214,7 +224,7 @@ impl Upgrade {
         let encrypted = match outcome {
             Some(Ok(secrets)) => kernel::encrypt(stream.as_raw_fd(), &secrets)
                 .map(|()| secrets.peer)
-                .map_err(UpgradeError::Kernel),
+                .map_err(UpgradeError::of_kernel),
             Some(Err(error)) => Err(error.into()),
             None => unreachable!("it is over when there is an outcome"),
         };
