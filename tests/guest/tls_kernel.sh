@@ -25,8 +25,8 @@ by_tls() {
     device=$(namespace 1)
     await 20 test -b "$device"
     expect_match "the identity" "$(used "$(controllers)")" "^$1 $HOST $NQN"
-    # Of the admin queue and of one for I/O, by host and target.
-    expect "ends of handshakes by $2" "$(grep -c "Session description: .*TLS1.3.*($2)" "$TLS_LOG")" 4
+    # Of the admin queue and of one for each processor, by host and target.
+    expect "ends of handshakes by $2" "$(grep -c "Session description: .*TLS1.3.*($2)" "$TLS_LOG")" $((2 + 2 * $(nproc)))
     mkfs.ext4 -q -E lazy_itable_init=1,lazy_journal_init=1 "$device"
     mount "$device" /mnt/test
     cp "$BASH" /mnt/test/bash
