@@ -151,3 +151,38 @@ in_use "$(volume "keep_alive_tmo=30s&ctrl_loss_tmo=120s")" killed
 "$NVLANE" copy "$(volume)" "$WORK/copied.img" --create
 cmp "$WORK/copied.img" "$SCRATCH/b.img"
 stop
+
+# What has not arrived of a lost connection is not sent any more, once its host has given it up: no old write follows newer ones.
+ip netns add away
+ip link add near type veth peer name far netns away
+ip addr add 198.51.100.1/24 dev near
+ip link set near up
+ip -n away addr add 198.51.100.2/24 dev far
+ip -n away link set far up
+ip netns exec away "$NVLANE" serve "file:$SCRATCH/c.img?size=64M&create" --listen "tls://198.51.100.2:$PORT" --nqn "$NQN" \
+    --host-tls-key "$HOST=$WORK/host.tls" --socket "$WORK/away.sock" --data-dir "$WORK/away" >"$WORK/away.log" 2>&1 </dev/null &
+away=$!
+await 60 says "$WORK/away.log" 'nvme connect'
+"$NVLANE" nbd "tcp://198.51.100.2:$PORT/$NQN?ns=1&hostnqn=$HOST&tls_key=$WORK/host.tls&keep_alive_tmo=2s&ctrl_loss_tmo=8s" --socket "$WORK/nbd.sock" \
+    --log info >"$WORK/nbd.log" 2>&1 </dev/null &
+door=$!
+await 60 says "$WORK/nbd.log" ready
+fio --name=away --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" --rw=randwrite --bs=256k --iodepth=16 --size=32M \
+    --time_based --runtime=60 --output="$WORK/away.fio" &
+fio=$!
+sleep 2
+# queued: bytes that the kernel has for the target, and would send again
+queued() { ss -Htn "dport = :$PORT and dst 198.51.100.2" | awk '{ sum += $3 } END { print sum + 0 }'; }
+tc qdisc add dev near root netem loss 100%
+ip netns exec away tc qdisc add dev far root netem loss 100%
+sleep 1
+(($(queued) > 0)) || die "nothing is on its way: $(ss -Htn "dst 198.51.100.2")"
+await 30 says "$WORK/nbd.log" 'path is (lost|gone)'
+gone() { (($(queued) == 0)); }
+await 25 gone
+wait "$fio" && die "writes succeeded without a target"
+kill -TERM "$door"
+wait "$door" || true
+kill -KILL "$away"
+wait "$away" 2>/dev/null || true
+ip netns del away

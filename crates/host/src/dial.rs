@@ -48,9 +48,9 @@ impl Secure {
         (!offers.is_empty()).then(|| Rc::new(Secure { offers, taken: Cell::new(0) }))
     }
 
-    /// The one to be tried after so many others.
-    fn offer(&self, tried: usize) -> Option<(usize, &Psk)> {
-        let index = (self.taken.get() + tried) % self.offers.len();
+    /// The one to be tried after so many others, of which `first` was the first.
+    fn offer(&self, first: usize, tried: usize) -> Option<(usize, &Psk)> {
+        let index = (first + tried) % self.offers.len();
         (tried < self.offers.len()).then(|| (index, &self.offers[index]))
     }
 }
@@ -83,9 +83,12 @@ struct Attempt {
     /// What was not tried yet.
     addresses: VecDeque<SocketAddr>,
     connecting: Option<Rc<Connecting>>,
-    /// How it is to be encrypted, if at all.
+    /// How it is to be encrypted, if at all, and with which key it is tried first.
     secure: Option<Rc<Secure>>,
+    first: usize,
     securing: Option<Securing>,
+    /// Why the first key was of no use, which says more than what came of the others.
+    unsecured: Option<String>,
     /// Why the last address was of no use.
     refused: String,
     done: Done,
@@ -158,8 +161,10 @@ impl Dialer {
             name,
             addresses: addresses.into(),
             connecting: None,
+            first: secure.as_ref().map_or(0, |secure| secure.taken.get()),
             secure,
             securing: None,
+            unsecured: None,
             refused: String::from("the name has no address"),
             done: Box::new(done),
         });
@@ -254,8 +259,8 @@ impl Dialer {
             }
         }
         let attempt = self.attempt.take();
-        if let Some(Attempt { done, refused, .. }) = attempt {
-            done(Err(refused));
+        if let Some(Attempt { done, refused, unsecured, .. }) = attempt {
+            done(Err(unsecured.unwrap_or(refused)));
         }
     }
 
@@ -326,7 +331,8 @@ impl Dialer {
     /// Has the connection encrypted by the next key that was not refused.
     fn secure(&self, stream: TcpStream, connecting: &Connecting, secure: &Rc<Secure>) {
         let Connecting { address, until, tried, .. } = *connecting;
-        let Some((index, psk)) = secure.offer(tried) else { return };
+        let first = self.attempt.borrow().as_ref().map_or(0, |attempt| attempt.first);
+        let Some((index, psk)) = secure.offer(first, tried) else { return };
         let stream = match Stream::try_from(OwnedFd::from(stream)) {
             Ok(stream) => stream,
             Err(error) => return self.failed(words(&error)),
@@ -354,15 +360,14 @@ impl Dialer {
         let mut attempt = self.attempt.borrow_mut();
         let Some(attempt) = &mut *attempt else { return };
         let Some(Securing { address, until, tried, .. }) = attempt.securing.take() else { return };
-        if tried == 0 {
-            attempt.refused = unsecured(error);
-        }
+        attempt.unsecured.get_or_insert_with(|| unsecured(error));
         let is_refused = matches!(error, UpgradeError::Handshake(_) | UpgradeError::Socket(_));
-        if is_refused && secure.offer(tried + 1).is_some() {
-            match self.connect(&address, until, tried + 1) {
-                Ok(connecting) => return attempt.connecting = Some(connecting),
-                Err(error) => attempt.refused = words(&error),
-            }
+        if is_refused
+            && secure.offer(attempt.first, tried + 1).is_some()
+            && let Ok(connecting) = self.connect(&address, until, tried + 1)
+        {
+            attempt.connecting = Some(connecting);
+            return;
         }
         self.reactor.defer(self.me(), TOKEN_BEGIN);
     }

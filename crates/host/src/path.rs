@@ -366,9 +366,10 @@ impl Namespace for Path {
         true
     }
 
-    /// Data digests are made of bytes, which pages do not show.
+    /// Data digests are made of bytes, which pages do not show; and the kernel's TLS takes other ways (`MSG_WAITALL` it refuses).
     fn takes_registered(&self) -> bool {
-        !self.shared.options.data_digest && Means::find().is_some()
+        let options = &self.shared.options;
+        !options.data_digest && options.keys.tls.is_none() && Means::find().is_some()
     }
 
     /// Associations that have ended with something acknowledged and not flushed. A Flush by the association that

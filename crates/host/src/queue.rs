@@ -78,7 +78,8 @@ const RESTED: Duration = Duration::from_secs(1);
 /// Whether the peer has closed a connection on which it has nothing to say yet.
 fn has_ended(socket: &OwnedFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    !matches!(rustix::net::recv(socket, &mut [0u8; 1][..], flags), Err(Errno::AGAIN))
+    // What is no data is not the end (`reactor::pass_record`).
+    !matches!(rustix::net::recv(socket, &mut [0u8; 1][..], flags), Err(Errno::AGAIN | Errno::IO))
 }
 
 /// Requests on their way back.

@@ -1,6 +1,7 @@
 //! Work with a result that would keep a reactor's thread: a thread of the pool that may block does it.
 
-use crate::{Complete, Reactor};
+use crate::blocking::Work;
+use crate::{Complete, Line, Reactor};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,20 +15,39 @@ impl Reactor {
         work: impl FnOnce() -> T + Send + 'static,
         then: impl FnOnce(Option<T>) + 'static,
     ) {
-        let place = Arc::new(Mutex::new(None));
-        let theirs = Arc::clone(&place);
-        let work = Box::new(move || {
-            let found = work();
-            *theirs.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-            0
-        });
-        let sink = Rc::new(Aside { place, then: Cell::new(Some(then)) });
+        let (work, sink) = aside(work, then);
         if takes_long {
             self.blocking_long(work, sink, 0);
         } else {
             self.blocking(work, sink, 0);
         }
     }
+
+    /// The same for long work in a line of its own ([`Reactor::blocking_in`]).
+    pub fn aside_in<T: Send + 'static>(
+        &self,
+        line: Line,
+        work: impl FnOnce() -> T + Send + 'static,
+        then: impl FnOnce(Option<T>) + 'static,
+    ) {
+        let (work, sink) = aside(work, then);
+        self.blocking_in(line, work, sink, 0);
+    }
+}
+
+/// Work that leaves what it finds to `then`, and who calls that.
+fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    then: impl FnOnce(Option<T>) + 'static,
+) -> (Work, Rc<dyn Complete>) {
+    let place = Arc::new(Mutex::new(None));
+    let theirs = Arc::clone(&place);
+    let work = Box::new(move || {
+        let found = work();
+        *theirs.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        0
+    });
+    (work, Rc::new(Aside { place, then: Cell::new(Some(then)) }))
 }
 
 struct Aside<T, F> {

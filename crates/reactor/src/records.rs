@@ -19,6 +19,9 @@ const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 const CLOSE_NOTIFY: u8 = 0;
 
+/// The most that a record holds (RFC 8446, section 5.2).
+const RECORD_BYTES_MAX: usize = (1 << 14) + 256;
+
 /// Takes the record at which a receive from `socket` has failed with EIO. Whether there may be data behind it: `false` if the other end says
 /// that it sends nothing any more. An error if it says something else, or that was another failure.
 #[cold]
@@ -27,9 +30,19 @@ pub fn pass_record(socket: &impl AsFd) -> io::Result<bool> {
     if !is_encrypted(socket) {
         return Err(io::Error::from_raw_os_error(libc::EIO));
     }
-    let mut bytes = [0_u8; 1024];
-    let (count, kind) = receive(socket, &mut bytes)?;
-    let message = &bytes[..count];
+    // What begins it says what it is; of a long one the rest is let go.
+    let (mut begin, mut rest) = ([0_u8; 64], [0_u8; 4096]);
+    let (count, kind, ends) = receive(socket, &mut begin)?;
+    let (mut is_whole, mut more) = (ends || count < begin.len(), 0);
+    while !is_whole {
+        let (count, of, ends) = receive(socket, &mut rest)?;
+        is_whole = ends || count < rest.len();
+        more += count;
+        if of != kind || more > RECORD_BYTES_MAX {
+            return Err(ended("a TLS record without end".into()));
+        }
+    }
+    let message = &begin[..count];
     match (kind, message) {
         (Some(ALERT), [_, CLOSE_NOTIFY]) => Ok(false),
         (Some(ALERT), [_, alert]) => {
@@ -64,8 +77,8 @@ fn is_encrypted(socket: BorrowedFd<'_>) -> bool {
     result == 0 && name.starts_with(b"tls\0")
 }
 
-/// Receives one record, with its type.
-fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Option<u8>)> {
+/// Receives of one record that is no data: how much, its type, and whether that was its end.
+fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Option<u8>, bool)> {
     // Room for one control message of one byte, aligned as its header.
     let mut control = [0_u64; 8];
     let mut piece =
@@ -87,5 +100,5 @@ fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Optio
             && (*header).cmsg_type == TLS_GET_RECORD_TYPE;
         is_type.then(|| *libc::CMSG_DATA(header))
     };
-    Ok((count, kind))
+    Ok((count, kind, message.msg_flags & libc::MSG_EOR != 0))
 }

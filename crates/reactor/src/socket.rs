@@ -19,6 +19,14 @@ const BACKLOG: i32 = 1024;
 /// Vectors that one call takes (`IOV_MAX`, limits.h).
 pub const VECTORS_MAX: usize = 1024;
 
+/// Records that are no data, one after another, on a socket that the kernel decrypts: who sends more keeps its core for nothing.
+const PASSED_MAX: usize = 16;
+
+#[cold]
+fn too_many_records() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "too many TLS records without data")
+}
+
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
@@ -110,7 +118,7 @@ impl Stream {
     /// Receives what is there into `bytes`: 0 at the end of the stream, `WouldBlock` if nothing.
     #[inline]
     pub fn recv(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        loop {
+        for _ in 0..=PASSED_MAX {
             match retry_on_intr(|| net::recv(&self.socket, &mut *bytes, RecvFlags::DONTWAIT)) {
                 Ok((count, _)) => return Ok(count),
                 Err(Errno::IO) if pass_record(&self.socket)? => {}
@@ -118,13 +126,14 @@ impl Stream {
                 Err(error) => return Err(error.into()),
             }
         }
+        Err(too_many_records())
     }
 
     /// Receives into several pieces, of which at most the first 1,024 are used.
     #[inline]
     pub fn readv(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let count = pieces.len().min(VECTORS_MAX);
-        loop {
+        for _ in 0..=PASSED_MAX {
             match retry_on_intr(|| rustix::io::readv(&self.socket, &mut pieces[..count])) {
                 Ok(count) => return Ok(count),
                 Err(Errno::IO) if pass_record(&self.socket)? => {}
@@ -132,6 +141,7 @@ impl Stream {
                 Err(error) => return Err(error.into()),
             }
         }
+        Err(too_many_records())
     }
 
     /// Sends as much as there is room for, of at most the first 1,024 pieces; `WouldBlock` if
@@ -196,9 +206,18 @@ impl Stream {
         Ok(net::shutdown(&self.socket, Shutdown::Write)?)
     }
 
-    /// Ends the stream with a reset: what the kernel has queued is forgotten, and never sent again.
-    pub fn abort(&self) -> io::Result<()> {
-        Ok(net::connect_unspec(&self.socket)?)
+    /// Ends the stream with a reset: what the kernel has queued is forgotten, and never sent again. `false` where the kernel encrypts
+    /// the stream, and so does not let go of it (Linux 6.15, and stable kernels of 2025): instead it gives the stream up when it is about to
+    /// send again what has not arrived, which is then not sent.
+    pub fn abort(&self) -> io::Result<bool> {
+        match net::connect_unspec(&self.socket) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP) => {
+                sockopt::set_tcp_user_timeout(&self.socket, 1)?;
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Bytes sent that the peer's kernel has not acknowledged.

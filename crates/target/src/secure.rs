@@ -10,6 +10,7 @@ use reactor::Stream;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use subsystem::PortId;
 use tls::{FindAll, Handshake, Key, Peer, Psk, Secured, Upgrade, UpgradeError};
@@ -19,10 +20,13 @@ use tls::{FindAll, Handshake, Key, Peer, Psk, Secured, Upgrade, UpgradeError};
 pub(crate) struct Keys {
     /// By subsystem, then by host.
     keys: RwLock<BTreeMap<String, BTreeMap<String, Arc<Key>>>>,
+    /// How often they were changed.
+    changes: AtomicU64,
 }
 
 impl Keys {
     pub(crate) fn set(&self, nqn: &str, host: &str, key: Option<Arc<Key>>) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let hosts = keys.entry(nqn.to_owned()).or_default();
         match key {
@@ -65,10 +69,11 @@ impl Control {
     pub(crate) fn secure(&self, port: PortId, stream: Stream, peer: SocketAddr) {
         let core = self.core();
         let (keys, discovery) = (Arc::clone(&self.keys), self.target.borrow().discovery_nqn());
+        let changes = keys.changes.load(Ordering::Relaxed);
         let find: Arc<FindAll> = Arc::new(move |identity: &[u8]| keys.find(identity, &discovery));
         let number = self.handshakes.borrow().next;
         let me = self.me();
-        let done = move |outcome| me.secured(number, (port, peer), outcome);
+        let done = move |outcome| me.secured((number, changes), (port, peer), outcome);
         let upgrade =
             Upgrade::begin(&core.reactor, stream, Handshake::controller(find), None, done);
         let mut handshakes = self.handshakes.borrow_mut();
@@ -83,16 +88,27 @@ impl Control {
 
     fn secured(
         &self,
-        number: u64,
+        (number, changes): (u64, u64),
         (port, peer): (PortId, SocketAddr),
         outcome: Result<Secured, UpgradeError>,
     ) {
         self.handshakes.borrow_mut().under_way.remove(&number);
         self.unsecured.passed(number);
         match outcome {
+            // The key may be another by now: a host begins anew.
+            Ok(_) if self.keys.changes.load(Ordering::Relaxed) != changes => {}
             Ok(Secured { stream, peer }) => self.accepted(port, stream, Some(peer)),
             Err(error) => self.core().journal.unsecured(peer, &error),
         }
+    }
+
+    /// The key of a host is another, or none any more: what was encrypted by the old one, and is nobody's yet, becomes nobody's.
+    pub(crate) fn set_key(&self, nqn: &str, host: &str, key: Option<Arc<Key>>) {
+        self.keys.set(nqn, host, key);
+        self.core().close_connections(|connection| {
+            connection.is_fresh()
+                && connection.secured.get().is_some_and(|peer| peer.host_nqn == host)
+        });
     }
 
     /// Those that had their time.

@@ -486,7 +486,7 @@ impl Server {
         Ok(self.control(move |control| {
             let set = control.target.borrow_mut().set_secured(&nqn, &host, key.is_some());
             if set.is_ok() {
-                control.keys.set(&nqn, &host, key);
+                control.set_key(&nqn, &host, key);
             }
             set
         })??)

@@ -22,6 +22,9 @@ use zeroize::Zeroizing;
 /// TLS 1.3 on the wire.
 const VERSION: c_int = 0x0304;
 
+/// SSL_OP_ALLOW_NO_DHE_KEX (openssl/ssl.h).
+const ALLOW_NO_DHE_KEX: u64 = 1 << 10;
+
 /// Exchanges that make a session's secrets unknown to who learns the key later; the quicker first.
 const GROUPS: &str = "X25519:P-256:P-384";
 
@@ -43,8 +46,6 @@ pub(crate) struct Seen {
     pub(crate) controller: Option<Zeroizing<Vec<u8>>>,
     /// The identity of the key that was taken, and its hash function.
     pub(crate) identity: Option<(Vec<u8>, Hash)>,
-    /// The last identity that a controller was asked for.
-    pub(crate) asked: Option<Vec<u8>>,
 }
 
 struct Session {
@@ -83,6 +84,10 @@ unsafe extern "C" {
 /// A session that begins with `end`'s key or not at all, and has `hash` for its hash function: a controller's OpenSSL chooses the cipher
 /// before it looks at keys, which go with one hash function each.
 pub(crate) fn session(end: End, hash: Hash) -> Result<Ssl, ErrorStack> {
+    session_with(end, hash, GROUPS)
+}
+
+pub(crate) fn session_with(end: End, hash: Hash, groups: &str) -> Result<Ssl, ErrorStack> {
     let index = SESSION.as_ref().map(|index| *index).map_err(Clone::clone)?;
     let mut context = SslContextBuilder::new(SslMethod::tls())?;
     context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
@@ -92,9 +97,14 @@ pub(crate) fn session(end: End, hash: Hash) -> Result<Ssl, ErrorStack> {
         Hash::Sha256 => "TLS_AES_128_GCM_SHA256",
         Hash::Sha384 => "TLS_AES_256_GCM_SHA384",
     })?;
-    context.set_groups_list(GROUPS)?;
+    // Where a provider has not all (FIPS).
+    if context.set_groups_list(groups).is_err() {
+        context.set_groups_list("P-256:P-384")?;
+    }
     context.set_session_cache_mode(SslSessionCacheMode::OFF);
     context.set_options(SslOptions::NO_TICKET);
+    // Whatever the machine's configuration of OpenSSL says: without an exchange, who learns the key later reads what was said.
+    context.clear_options(SslOptions::from_bits_retain(ALLOW_NO_DHE_KEX));
     context.set_num_tickets(0)?;
     let is_host = matches!(end, End::Host(_));
     // No controller is known by a certificate, and no host is asked for one.
@@ -183,11 +193,13 @@ unsafe extern "C" fn find(
         let identity = unsafe { std::slice::from_raw_parts(identity, identity_bytes) };
         // SAFETY: OpenSSL calls with a session of ours, which lives meanwhile.
         let End::Controller(find) = &of(unsafe { SslRef::from_ptr(ssl) })?.end else { return None };
-        seen_by(ssl, |seen| seen.asked = Some(identity.to_vec()));
+        // Of an earlier ClientHello, if another group was asked for.
+        seen_by(ssl, |seen| seen.identity = None);
         let psk = find(identity)?;
-        seen_by(ssl, |seen| seen.identity = Some((identity.to_vec(), psk.hash)));
         // SAFETY: the same session.
-        unsafe { session_of(ssl, &psk) }
+        let session = unsafe { session_of(ssl, &psk) }?;
+        seen_by(ssl, |seen| seen.identity = Some((identity.to_vec(), psk.hash)));
+        Some(session)
     }));
     let session = found.ok().flatten().unwrap_or(ptr::null_mut());
     // SAFETY: a place that OpenSSL gives for that; the session is its to free.

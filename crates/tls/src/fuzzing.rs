@@ -45,7 +45,7 @@ fn texts(input: &[u8]) {
 /// Feeds `input`, cut into records by lengths that it tells, to both ends: nobody who does not know the key is believed.
 fn records(mut input: &[u8]) {
     let (mut host, mut controller) = ends(Hash::Sha256, Version::Zero);
-    let mut answered = 0;
+    let (mut answered, mut is_first) = (0, true);
     assert!(matches!(host.advance(&[]), Ok(Progress::Receive)));
     let (mut host, mut controller) = (Some(&mut host), Some(&mut controller));
     while let [high, low, kind, rest @ ..] = input {
@@ -53,8 +53,15 @@ fn records(mut input: &[u8]) {
         let (message, rest) = rest.split_at(rest.len().min(bytes));
         input = rest;
         let length = (message.len() as u16).to_be_bytes();
-        // As what comes by a connection: with a header that fits.
-        let record = [&[20 + kind % 4, 3, 1], &length[..], message].concat();
+        // As what comes by a connection: with a header that fits, and first a hello, without which nothing is looked at.
+        let mut record = [&[20 + kind % 4, 3, 1], &length[..], message].concat();
+        if std::mem::take(&mut is_first) && record.len() > 8 {
+            let [high, low] = (message.len() as u16 - 4).to_be_bytes();
+            (record[0], record[5], record[6], record[7]) = (22, 1, 0, high);
+            if let Some(place) = record.get_mut(8) {
+                *place = low;
+            }
+        }
         for end in [&mut host, &mut controller] {
             let Some(handshake) = end else { continue };
             let progress = handshake.advance(&record);

@@ -7,7 +7,7 @@ use openssl::error::ErrorStack;
 use openssl::ssl::{ErrorCode, SslStream};
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -17,11 +17,15 @@ pub(crate) const HEADER_BYTES: usize = 5;
 /// The most that a record holds after its header: 16 KiB, and 256 bytes of what encryption adds (RFC 8446, section 5.2).
 pub(crate) const RECORD_BYTES_MAX: usize = (1 << 14) + 256;
 
-/// What a peer may send in all before the handshake is done: a ClientHello, twice if another group is asked for, and a Finished are 2 KiB.
-const RECEIVED_BYTES_MAX: usize = 1 << 16;
+/// What a peer may send in all before the handshake is done: a ClientHello, twice if another group is asked for, and a Finished are 2 KiB, or
+/// 5 with the largest keys that are in use.
+const RECEIVED_BYTES_MAX: usize = 16 << 10;
 
-/// How many keys one identity may stand for: derived as the specification says, and as older tools do.
-const CANDIDATES_MAX: usize = 4;
+/// Identities of one host that keys are looked for; Linux sends one.
+const IDENTITIES_MAX: usize = 4;
+
+/// How many keys of one hash function an identity may stand for: eight, each derived as the specification says, and as older tools do.
+const CANDIDATES_MAX: usize = 16;
 
 /// Finds the keys that an identity may stand for, the likeliest first.
 pub type FindAll = dyn Fn(&[u8]) -> Vec<Psk> + Send + Sync;
@@ -87,7 +91,11 @@ pub struct Handshake {
     role: Role,
     /// Made when the first record is there: it takes memory and time, and many a connection never sends one.
     stream: Option<SslStream<Wire>>,
+    /// What has come before anything was answered.
     received: Vec<u8>,
+    received_bytes: usize,
+    /// The other end was told something: nothing can be tried otherwise any more.
+    is_answered: bool,
     /// What came of an earlier attempt.
     failed: Option<HandshakeError>,
 }
@@ -96,10 +104,45 @@ enum Role {
     Host(Psk),
     /// Tries keys that go with `hash`, of which `candidate` is the one.
     Controller {
-        find: Arc<FindAll>,
+        known: Arc<Known>,
         hash: Hash,
         candidate: usize,
     },
+}
+
+/// The keys of the identities that a host has sent.
+struct Known {
+    find: Arc<FindAll>,
+    asked: Mutex<Vec<(Vec<u8>, Vec<Psk>)>>,
+}
+
+impl Known {
+    /// Those of `identity` that go with `hash`; none if there were too many identities before.
+    fn of(&self, identity: &[u8], hash: Hash) -> Vec<Psk> {
+        let mut asked = self.asked();
+        let at = asked.iter().position(|(other, _)| other == identity);
+        let at = match at {
+            Some(at) => at,
+            None if asked.len() == IDENTITIES_MAX => return Vec::new(),
+            None => {
+                asked.push((identity.to_vec(), (self.find)(identity)));
+                asked.len() - 1
+            }
+        };
+        let keys = asked[at].1.iter().filter(|key| key.hash == hash);
+        keys.take(CANDIDATES_MAX).cloned().collect()
+    }
+
+    /// The most that one of the identities may stand for; `None` if nobody was asked for any.
+    fn most(&self, hash: Hash) -> Option<usize> {
+        let asked = self.asked();
+        let count = |keys: &Vec<Psk>| keys.iter().filter(|key| key.hash == hash).count();
+        asked.iter().map(|(_, keys)| count(keys).min(CANDIDATES_MAX)).max()
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Vec<(Vec<u8>, Vec<Psk>)>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Both directions, in memory.
@@ -113,42 +156,66 @@ struct Wire {
 impl Handshake {
     /// The host's end, which offers `psk`.
     pub fn host(psk: Psk) -> Handshake {
-        Handshake { role: Role::Host(psk), stream: None, received: Vec::new(), failed: None }
+        Handshake::new(Role::Host(psk))
     }
 
     /// The controller's end, which has the keys that `find` finds.
     pub fn controller(find: Arc<FindAll>) -> Handshake {
-        let role = Role::Controller { find, hash: Hash::Sha256, candidate: 0 };
-        Handshake { role, stream: None, received: Vec::new(), failed: None }
+        let known = Arc::new(Known { find, asked: Mutex::default() });
+        Handshake::new(Role::Controller { known, hash: Hash::Sha256, candidate: 0 })
+    }
+
+    fn new(role: Role) -> Handshake {
+        Handshake {
+            role,
+            stream: None,
+            received: Vec::new(),
+            received_bytes: 0,
+            is_answered: false,
+            failed: None,
+        }
     }
 
     /// Goes on with one more record of the other end, with its header; with none at the beginning. Takes some tenths of a millisecond.
     pub fn advance(&mut self, record: &[u8]) -> Result<Progress, HandshakeError> {
-        if self.received.len() + record.len() > RECEIVED_BYTES_MAX {
+        let is_host = self.is_host();
+        if self.received_bytes == 0 && !is_host {
+            check_hello(record)?;
+        }
+        self.received_bytes += record.len();
+        if self.received_bytes > RECEIVED_BYTES_MAX {
             return Err(HandshakeError::Protocol("it is too much".into()));
         }
-        self.received.extend_from_slice(record);
+        if !self.is_answered && !is_host {
+            self.received.extend_from_slice(record);
+        }
         if let Some(stream) = &mut self.stream {
             stream.get_mut().input.extend_from_slice(record);
         }
-        let is_host = self.is_host();
         loop {
             let stream = match &mut self.stream {
                 Some(stream) => stream,
                 none => none.insert(self.role.stream(&self.received)?),
             };
-            let error = match stream.do_handshake() {
+            let outcome = stream.do_handshake();
+            let error = match outcome {
                 Ok(()) => return secrets(stream, is_host).map(Progress::Done),
-                Err(error) if error.code() == ErrorCode::WANT_READ => return Ok(Progress::Receive),
+                Err(error) if error.code() == ErrorCode::WANT_READ => {
+                    if !stream.get_ref().output.is_empty() {
+                        self.is_answered = true;
+                        self.received = Vec::new();
+                    }
+                    return Ok(Progress::Receive);
+                }
                 Err(error) => error,
             };
-            let failed = failure(stream, is_host, &error);
+            let failed = failure(stream, &self.role, &error);
             // That one key did not fit says more than that no other is there.
             let failed = match self.failed.take() {
                 Some(first @ HandshakeError::OtherKey { .. }) => first,
                 _ => failed,
             };
-            if !self.role.has_another(stream) {
+            if self.is_answered || !self.role.has_another() {
                 return Err(failed);
             }
             self.failed = Some(failed);
@@ -172,39 +239,43 @@ impl Role {
     fn stream(&self, input: &[u8]) -> Result<SslStream<Wire>, HandshakeError> {
         let (end, hash) = match self {
             Role::Host(psk) => (End::Host(psk.clone()), psk.hash),
-            Role::Controller { find, hash, candidate } => {
-                let (find, hash, candidate) = (Arc::clone(find), *hash, *candidate);
-                let end = move |identity: &[u8]| going_with(hash, find(identity)).nth(candidate);
-                (End::Controller(Box::new(end)), hash)
+            Role::Controller { known, hash, candidate } => {
+                let (known, hash, candidate) = (Arc::clone(known), *hash, *candidate);
+                let find =
+                    move |identity: &[u8]| known.of(identity, hash).into_iter().nth(candidate);
+                (End::Controller(Box::new(find)), hash)
             }
         };
         let wire = Wire { input: input.to_vec(), ..Wire::default() };
         Ok(SslStream::new(engine::session(end, hash)?, wire)?)
     }
 
-    /// Whether there is another key that the host's identity may stand for, which is then the one to be tried: as long as nobody was answered.
-    fn has_another(&mut self, stream: &SslStream<Wire>) -> bool {
-        let Role::Controller { find, hash, candidate } = self else { return false };
-        // With secrets there was an answer.
-        let asked =
-            engine::seen(stream.ssl(), |seen| seen.host.is_none().then(|| seen.asked.take()));
-        let Some(Some(asked)) = asked else { return false };
-        let keys = asked.map(|identity| find(&identity));
+    /// Whether there is another key that the host's identity may stand for, which is then the one to be tried.
+    fn has_another(&mut self) -> bool {
+        let Role::Controller { known, hash, candidate } = self else { return false };
         *candidate += 1;
-        let is_known =
-            |hash| keys.as_ref().map_or(0, |keys| going_with(hash, keys.clone()).count());
-        if *candidate < is_known(*hash).min(CANDIDATES_MAX) {
+        if known.most(*hash).is_some_and(|most| *candidate < most) {
             return true;
         }
         // Without a cipher in common nobody was asked for a key.
-        let next = *hash == Hash::Sha256 && (keys.is_none() || is_known(Hash::Sha384) > 0);
+        let next = *hash == Hash::Sha256 && known.most(Hash::Sha384) != Some(0);
         (*hash, *candidate) = (Hash::Sha384, 0);
         next
     }
 }
 
-fn going_with(hash: Hash, keys: Vec<Psk>) -> impl Iterator<Item = Psk> {
-    keys.into_iter().filter(move |key| key.hash == hash)
+/// Refuses what begins with something else than a ClientHello of a sensible size, before memory is given to it.
+fn check_hello(record: &[u8]) -> Result<(), HandshakeError> {
+    // A record of the kind handshake; the message's kind, and its length (RFC 8446, sections 4 and 5.1).
+    let [22, _, _, _, _, 1, high, middle, low, ..] = *record else {
+        return Err(HandshakeError::Protocol(
+            "it begins with something else than a ClientHello".into(),
+        ));
+    };
+    if u32::from_be_bytes([0, high, middle, low]) as usize > RECEIVED_BYTES_MAX {
+        return Err(HandshakeError::Protocol("its ClientHello is too long".into()));
+    }
+    Ok(())
 }
 
 /// What a session that is done has come to.
@@ -227,25 +298,32 @@ fn secrets(stream: &SslStream<Wire>, is_host: bool) -> Result<Secrets, Handshake
     Ok(Secrets { hash, sent, received, peer })
 }
 
-fn failure(stream: &SslStream<Wire>, is_host: bool, error: &openssl::ssl::Error) -> HandshakeError {
-    let (identity, asked) = engine::seen(stream.ssl(), |seen| {
-        (seen.identity.as_ref().map(|(name, _)| lossy(name)), seen.asked.as_deref().map(lossy))
-    })
-    .unwrap_or_default();
+fn failure(stream: &SslStream<Wire>, role: &Role, error: &openssl::ssl::Error) -> HandshakeError {
+    let taken = engine::seen(stream.ssl(), |seen| {
+        seen.identity.as_ref().map(|(identity, _)| lossy(identity))
+    });
     let stack = error.ssl_error().map(ErrorStack::errors).unwrap_or_default();
     let reasons: Vec<_> = stack.iter().filter_map(openssl::error::Error::reason).collect();
     // In OpenSSL's own words (SSL_R_*).
     let says = |what: &str| reasons.iter().any(|reason| reason.contains(what));
-    match (identity, asked) {
-        _ if says("alert") => HandshakeError::Refused(reasons.join(", ")),
-        (Some(identity), _) if !is_host => HandshakeError::OtherKey { identity },
-        (None, Some(identity)) => HandshakeError::UnknownIdentity { identity },
-        _ if says("certificate") || says("signature") || says("shared cipher") => {
-            HandshakeError::NoKey
-        }
-        _ if reasons.is_empty() => HandshakeError::Protocol(error.to_string()),
-        _ => HandshakeError::Protocol(reasons.join(", ")),
+    if says("alert") {
+        return HandshakeError::Refused(reasons.join(", "));
     }
+    if let Role::Controller { known, .. } = role {
+        let asked = known.asked();
+        match (taken.flatten(), asked.first()) {
+            (Some(identity), _) => return HandshakeError::OtherKey { identity },
+            (None, Some((identity, _))) => {
+                return HandshakeError::UnknownIdentity { identity: lossy(identity) };
+            }
+            (None, None) => {}
+        }
+    }
+    if says("certificate") || says("signature") || says("shared cipher") {
+        return HandshakeError::NoKey;
+    }
+    let words = if reasons.is_empty() { error.to_string() } else { reasons.join(", ") };
+    HandshakeError::Protocol(words)
 }
 
 impl fmt::Debug for Handshake {
@@ -280,6 +358,10 @@ impl Read for Wire {
         let count = rest.len().min(bytes.len());
         bytes[..count].copy_from_slice(&rest[..count]);
         self.taken += count;
+        if self.taken == self.input.len() {
+            self.input.clear();
+            self.taken = 0;
+        }
         Ok(count)
     }
 }

@@ -1,5 +1,6 @@
 //! The kernel's TLS: after the handshake a socket encrypts what is sent, and decrypts what is received (Documentation/networking/tls.rst of Linux).
 
+use crate::engine::{self, End};
 use crate::expand;
 use crate::handshake::Secrets;
 use crate::hash::Hash;
@@ -30,8 +31,9 @@ struct AesGcm<const KEY_BYTES: usize> {
     sequence: [u8; 8],
 }
 
-/// Whether the kernel has TLS; it loads its module where it has to, and may.
+/// Whether there is TLS: the kernel's, which loads its module where it has to, and may; and OpenSSL's.
 pub fn check() -> io::Result<()> {
+    engine::session(End::Controller(Box::new(|_| None)), Hash::Sha256).map_err(io::Error::other)?;
     // SAFETY: a plain call.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {

@@ -17,7 +17,7 @@
 //!
 //! What it does not do: certificates, keys that come of DH-HMAC-CHAP (secure channel concatenation), tickets, earlier versions of TLS.
 //!
-//! Key constants: records of 16 KiB, 64 KiB of them before a handshake is done; keys of 32 or 48 bytes.
+//! Key constants: 16 KiB of records before a handshake is done, four identities of a host; keys of 32 or 48 bytes.
 
 mod blocking;
 mod engine;

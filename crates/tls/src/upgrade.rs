@@ -11,13 +11,18 @@
 use crate::handshake::{HEADER_BYTES, Handshake, HandshakeError, Progress, Secrets, record_bytes};
 use crate::kernel;
 use crate::psk::Peer;
-use reactor::{Complete, Interest, Reactor, Stream, TimerId, WatchId};
+use reactor::{Complete, Interest, Line, Reactor, Stream, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use thiserror::Error;
+
+/// What controllers compute: by one thread of a core, beside other long work.
+const LINE: Line = Line { number: u64::MAX - 1, threads: 1 };
 
 const TOKEN_READY: u64 = 0;
 const TOKEN_LATE: u64 = 1;
@@ -37,9 +42,9 @@ pub enum UpgradeError {
     /// It has taken too long.
     #[error("the other end has not answered in time")]
     Late,
-    /// No thread can be had.
-    #[error("no thread can be had for the handshake")]
-    NoThread,
+    /// No thread could be had, or it has failed.
+    #[error("the handshake could not be computed")]
+    NotComputed,
 }
 
 impl UpgradeError {
@@ -72,6 +77,8 @@ pub struct Upgrade {
     timer: Cell<Option<TimerId>>,
     /// What is closed when its watch has ended.
     ended: RefCell<Option<Stream>>,
+    /// Somebody waits for what a thread computes.
+    wanted: Arc<AtomicBool>,
 }
 
 struct Inner {
@@ -116,6 +123,7 @@ impl Upgrade {
             watch: Cell::new(None),
             timer: Cell::new(None),
             ended: RefCell::new(None),
+            wanted: Arc::new(AtomicBool::new(true)),
         });
         if let Some(until) = until {
             let timer = reactor.timer(until, upgrade.clone(), TOKEN_LATE);
@@ -159,6 +167,7 @@ impl Upgrade {
 
     /// Ends watch and timer; the rest is whose it is.
     fn end(&self) -> Option<Inner> {
+        self.wanted.store(false, Ordering::Relaxed);
         if let Some(watch) = self.watch.get() {
             self.reactor.unwatch(watch);
         }
@@ -193,16 +202,25 @@ impl Upgrade {
             inner.handshake.take().map(|handshake| (handshake, record, inner.is_host))
         });
         let Some((mut handshake, record, is_host)) = taken else { return };
-        let me = self.me();
+        let (me, wanted) = (self.me(), Arc::clone(&self.wanted));
         let work = move || {
-            let outcome = handshake.advance(&record);
-            (handshake, outcome)
+            // Who has gone meanwhile, or whose time is over, keeps nobody waiting.
+            let is_wanted = wanted.load(Ordering::Relaxed);
+            is_wanted.then(|| {
+                let outcome = handshake.advance(&record);
+                (handshake, outcome)
+            })
         };
-        // Anybody may ask a controller for this; a host asks for it itself.
-        self.reactor.aside(!is_host, work, move |computed| match computed {
-            Some((handshake, outcome)) => me.computed(handshake, outcome),
-            None => me.fail(UpgradeError::NoThread),
-        });
+        let then = move |computed: Option<Option<_>>| match computed {
+            Some(Some((handshake, outcome))) => me.computed(handshake, outcome),
+            Some(None) => {}
+            None => me.fail(UpgradeError::NotComputed),
+        };
+        // Anybody may ask a controller for this, which is to keep nothing else from being done; a host asks for it itself.
+        match is_host {
+            true => self.reactor.aside(false, work, then),
+            false => self.reactor.aside_in(LINE, work, then),
+        }
     }
 
     fn computed(&self, mut handshake: Handshake, outcome: Result<Progress, HandshakeError>) {

@@ -42,18 +42,23 @@ pub(super) struct Link {
 fn secured(
     offers: Vec<Psk>,
     until: Instant,
-    connect: impl Fn() -> Result<TcpStream, Reason>,
+    connect: impl Fn(Duration) -> Result<TcpStream, Reason>,
 ) -> Result<TcpStream, Reason> {
+    // Why the first was of no use: that says more than what came of the others, whose names are rarer.
     let mut refused = None;
     for offer in offers {
-        let socket = connect()?;
-        match tls::secure(&socket, offer, until) {
-            Ok(_) => return Ok(socket),
-            Err(error @ (UpgradeError::Handshake(_) | UpgradeError::Socket(_))) => {
-                // Of what comes first: the rest goes by other names, which are rarer.
-                refused = refused.or(Some(error));
-            }
-            Err(error) => return Err(Reason::Unsecured(error)),
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let error = match connect(left) {
+            Ok(socket) => match tls::secure(&socket, offer, until) {
+                Ok(_) => return Ok(socket),
+                Err(error) => error,
+            },
+            Err(reason) => return Err(refused.map_or(reason, Reason::Unsecured)),
+        };
+        let goes_on = matches!(error, UpgradeError::Handshake(_) | UpgradeError::Socket(_));
+        refused = refused.or(Some(error));
+        if !goes_on {
+            break;
         }
     }
     Err(refused.map_or(Reason::Closed, Reason::Unsecured))
@@ -77,10 +82,10 @@ impl Link {
         offers: Vec<Psk>,
         opened: impl Fn(&TcpStream),
     ) -> Result<Link, Reason> {
-        let connect = || {
-            let connected = options.local.connect(&address, options.connect_timeout);
+        let connect = |timeout| {
+            let connected = options.local.connect(&address, timeout);
             let socket = connected.map_err(|error| match error.kind() {
-                ErrorKind::TimedOut => Reason::TimedOut(options.connect_timeout),
+                ErrorKind::TimedOut => Reason::TimedOut(timeout),
                 _ => Reason::Io(error),
             })?;
             opened(&socket);
@@ -88,10 +93,9 @@ impl Link {
             Ok(socket)
         };
         let socket = if offers.is_empty() {
-            connect()?
+            connect(options.connect_timeout)?
         } else {
-            let until = Instant::now() + options.connect_timeout;
-            secured(offers, until, connect)?
+            secured(offers, Instant::now() + options.connect_timeout, connect)?
         };
         socket.set_write_timeout(Some(options.command_timeout))?;
         let mut link = Link {

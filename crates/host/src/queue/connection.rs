@@ -364,7 +364,10 @@ impl Connection {
     /// The same for data that is pages of the kernel: only Read and Write have such.
     fn transfer_pages(&self, request: &Request) -> Result<(Transfer, *mut u8, usize), Status> {
         let len = request.data.len();
-        let can = len != 0 && Means::find().is_some() && !self.machine.data_digest();
+        let can = len != 0
+            && Means::find().is_some()
+            && !self.machine.data_digest()
+            && !self.params.encrypted;
         let plain = request.fused.is_none() && request.metadata.is_empty();
         let bytes = u32::try_from(len).ok().filter(|_| can && plain);
         let Some(bytes) = bytes else { return Err(Status::INVALID_FIELD.dnr()) };

@@ -75,6 +75,11 @@ impl Link {
         }
     }
 
+    /// Whether our kernel has no connection any more, and sends nothing.
+    pub(super) fn is_over(&self) -> bool {
+        state(&self.stream) == State::Over
+    }
+
     /// Whether it was the peer that has ended the stream, of which nothing more comes.
     pub(super) fn is_ended_by_peer(&self) -> bool {
         match self.fate.get() {

@@ -20,7 +20,8 @@ const ARRIVAL: Duration = Duration::from_millis(500);
 /// drain does so once nothing of the connection is being carried out; any other is given the time in
 /// which its commands must end. If there is no answer, the controller has surely ended the association
 /// after it has heard nothing for the time of its keep alive timer. What our kernel has still to send
-/// would count as heard, late: it is taken back by a reset, and only then the time begins.
+/// would count as heard, late: it is taken back by a reset, and only then the time begins. Of an encrypted connection the kernel takes it
+/// back when it would send it again, and says that the connection is over.
 pub(super) struct Old {
     link: Rc<Link>,
     held: Requests,
@@ -35,6 +36,8 @@ pub(super) struct Old {
     /// That was done, or our kernel gave the connection up (a time-out, no route), or may have: the socket says
     /// that the stream has ended, whatever the peer does.
     reset: bool,
+    /// Our kernel was told to give the connection up.
+    is_let_go: bool,
 }
 
 impl Old {
@@ -61,6 +64,7 @@ impl Old {
             settle: params.settle,
             reset_at: now + ARRIVAL,
             reset: lost.socket_failed,
+            is_let_go: false,
         })
     }
 
@@ -78,7 +82,7 @@ impl Old {
             self.silent_since = now;
             return false;
         }
-        self.reset |= self.link.fate.get() == Fate::Failed;
+        self.reset |= self.link.fate.get() == Fate::Failed || self.is_let_go && self.link.is_over();
         if self.closed_at.is_none() && !self.reset && self.is_closed(scratch) {
             self.closed_at = Some(now);
         }
@@ -87,8 +91,9 @@ impl Old {
             self.silent_since = now;
         }
         if arriving && (now >= self.reset_at || self.closed_at.is_some()) {
-            let _ = self.link.stream.abort();
-            self.reset = true;
+            // Without that, what is queued may still arrive: it is waited for.
+            self.reset = self.link.stream.abort().unwrap_or(false);
+            self.is_let_go = true;
         }
         let settled = self.closed_at.is_some_and(|at| now >= at + self.settle);
         let unwanted = self.held.is_empty() && (self.reset || !arriving);

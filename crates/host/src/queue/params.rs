@@ -25,6 +25,8 @@ pub(crate) struct Params {
     pub(crate) in_capsule_bytes: u32,
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
+    /// The kernel encrypts connections.
+    pub(crate) encrypted: bool,
     pub(crate) flow_control: bool,
     /// The subsystem's name, as [`crate::subsystem::Subsystem::name`] shares it.
     pub(crate) subsystem: Arc<str>,
@@ -72,6 +74,7 @@ impl Params {
             in_capsule_bytes: controller.in_capsule_bytes,
             header_digest: options.header_digest,
             data_digest: options.data_digest,
+            encrypted: options.keys.tls.is_some(),
             flow_control: options.flow_control,
             subsystem: Arc::clone(shared.subsystem.name()),
             copies_between: super::copy::between(controller.copy_formats),

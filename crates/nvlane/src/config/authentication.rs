@@ -191,6 +191,20 @@ impl Config {
             if subsystem.lets_in(ANY_HOST) {
                 lines.insert(anybody(&subsystem.nqn));
             }
+            let is_same = |(_, other): &(&Subsystem, &Authentication)| {
+                other.host != one.host
+                    && other.files().any(|file| one.files().any(|it| it.1 == file.1))
+            };
+            if let Some((_, other)) = self.authentication().find(is_same) {
+                let [first, second] = if one.host < other.host {
+                    [&one.host, &other.host]
+                } else {
+                    [&other.host, &one.host]
+                };
+                lines.insert(format!(
+                    "{first} and {second} have the same key: each can pass for the other"
+                ));
+            }
         }
         lines.into_iter().collect()
     }
@@ -413,6 +427,10 @@ volume = "mem:1G"
             read(&FILE.replace(hosts, hosts_now)).check().unwrap();
         }
         assert_eq!(read(FILE).weak_authentication(), Vec::<String>::new());
+        let weak = read(&FILE.replace("host2.key", "host1.key")).weak_authentication();
+        let said = "nqn.2014-08.org.example:host1 and nqn.2014-08.org.example:host2 have the same key: \
+                    each can pass for the other";
+        assert_eq!(weak, [said]);
     }
 
     #[test]

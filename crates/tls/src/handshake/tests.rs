@@ -145,3 +145,136 @@ fn what_is_no_handshake_is_refused() {
     let count = (0..100).take_while(|_| controller.advance(&piece).is_ok()).count();
     assert!(count < 17, "{count}");
 }
+
+/// A host as OpenSSL has it, without what is ours.
+struct Bare(SslStream<Wire>);
+
+impl Bare {
+    fn new(psk: Psk, groups: &str) -> Bare {
+        let hash = psk.hash;
+        let ssl = engine::session_with(End::Host(psk), hash, groups).expect("a session");
+        Bare(SslStream::new(ssl, Wire::default()).expect("a stream"))
+    }
+
+    fn says(&mut self, heard: &[u8]) -> Vec<u8> {
+        self.0.get_mut().input.extend_from_slice(heard);
+        let _ = self.0.do_handshake();
+        std::mem::take(&mut self.0.get_mut().output)
+    }
+}
+
+/// What a controller makes of what is said, record by record.
+fn hear(
+    controller: &mut Handshake,
+    said: &[u8],
+) -> (Result<Option<Secrets>, HandshakeError>, Vec<u8>) {
+    let mut answer = Vec::new();
+    for record in records(said) {
+        let progress = controller.advance(record);
+        answer.extend(controller.take_output());
+        match progress {
+            Ok(Progress::Receive) => {}
+            Ok(Progress::Done(secrets)) => return (Ok(Some(secrets)), answer),
+            Err(error) => return (Err(error), answer),
+        }
+    }
+    (Ok(None), answer)
+}
+
+#[test]
+fn a_host_that_needs_another_group_is_asked_for_it() {
+    for derivation in [Derivation::Specified, Derivation::Compatible] {
+        let key = key(Hash::Sha384, 7);
+        let mut host = Bare::new(psk(&key, Version::Zero, derivation), "P-521:P-256");
+        let mut controller = knows(vec![key]);
+        let (heard, again) = hear(&mut controller, &host.says(&[]));
+        assert!(
+            heard.expect("no fault").is_none() && !again.is_empty(),
+            "it asks for another group"
+        );
+        let (heard, answer) = hear(&mut controller, &host.says(&again));
+        assert!(heard.expect("no fault").is_none() && answer.len() > again.len());
+        let (heard, _) = hear(&mut controller, &host.says(&answer));
+        assert_eq!(heard.expect("no fault").expect("secrets").peer.host_nqn, HOST);
+    }
+}
+
+/// Whoever was asked for another group, and then proves another key: nobody is tried again.
+#[test]
+fn a_second_hello_of_another_key_is_refused_once() {
+    let mine = key(Hash::Sha256, 7);
+    let mut controller = knows(vec![mine.clone()]);
+    let mut host = Bare::new(psk(&mine, Version::Zero, Derivation::Specified), "P-521:P-256");
+    let (_, again) = hear(&mut controller, &host.says(&[]));
+    let mut hello = host.says(&again);
+    // The binder is its last.
+    *hello.last_mut().expect("a hello") ^= 1;
+    let (heard, said) = hear(&mut controller, &hello);
+    assert!(matches!(heard, Err(HandshakeError::OtherKey { .. })), "{heard:?}");
+    assert!(said.len() < 16, "an alert alone: {} bytes", said.len());
+}
+
+/// Both derivations have one name in version 0; but the controller has answered.
+#[test]
+fn a_host_that_leaves_after_the_answer_has_refused() {
+    let key = key(Hash::Sha256, 7);
+    let mut host = Bare::new(psk(&key, Version::Zero, Derivation::Specified), "X25519");
+    let mut controller = knows(vec![key]);
+    let (heard, answer) = hear(&mut controller, &host.says(&[]));
+    assert!(heard.expect("no fault").is_none() && !answer.is_empty());
+    // An alert, not encrypted yet: a host may not know better.
+    let (heard, said) = hear(&mut controller, &[21, 3, 3, 0, 2, 2, 40]);
+    assert!(matches!(heard, Err(HandshakeError::Refused(_))), "{heard:?}");
+    assert!(said.len() < 32, "nothing is said again: {} bytes", said.len());
+}
+
+#[test]
+fn a_host_cannot_have_keys_looked_for_without_end() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let find = move |_: &[u8]| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Vec::new()
+    };
+    let known = Known { find: Arc::new(find), asked: Mutex::default() };
+    for number in 0..1000_u32 {
+        for hash in Hash::ALL {
+            assert!(known.of(&(number % 500).to_be_bytes(), hash).is_empty());
+        }
+    }
+    assert_eq!(count.load(Ordering::Relaxed), IDENTITIES_MAX);
+    assert_eq!(known.most(Hash::Sha384), Some(0));
+}
+
+#[test]
+fn keys_of_either_hash_function_are_found_whatever_else_is_offered() {
+    let key = key(Hash::Sha384, 7);
+    let psk = psk(&key, Version::Zero, Derivation::Specified);
+    let known = Known {
+        find: Arc::new(move |identity: &[u8]| accepted(identity, &key)),
+        asked: Mutex::default(),
+    };
+    for identity in [psk.identity.as_bytes(), b"NVMe0R01 a b"] {
+        assert!(known.of(identity, Hash::Sha256).is_empty());
+    }
+    assert_eq!((known.most(Hash::Sha256), known.most(Hash::Sha384)), (Some(0), Some(2)));
+}
+
+#[test]
+fn memory_is_given_to_sensible_hellos() {
+    let promise = |length: u32| {
+        let [_, high, middle, low] = length.to_be_bytes();
+        knows(vec![]).advance(&[22, 3, 1, 0, 8, 1, high, middle, low, 3, 3, 0, 0])
+    };
+    assert!(matches!(promise(200), Ok(Progress::Receive)));
+    assert!(matches!(promise(1 << 17), Err(HandshakeError::Protocol(_))));
+    for other in
+        [&[22, 3, 1, 0, 3, 1, 0, 0][..], &[23, 3, 3, 0, 4, 1, 0, 0, 200], &[21, 3, 3, 0, 2, 2, 40]]
+    {
+        assert!(
+            matches!(knows(vec![]).advance(other), Err(HandshakeError::Protocol(_))),
+            "{other:?}"
+        );
+    }
+}
