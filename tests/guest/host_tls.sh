@@ -66,8 +66,12 @@ refused 'cannot read the key .*none.tls' "$NVLANE" cat "$plain&tls_key=$WORK/non
 expect_json "$WORK/discovery.json" "[.records[] | select(.subnqn == \"$NQN\") | .sectype] | join(\" \")" tls13
 "$NVLANE" cat "discovery://127.0.0.1:$PORT/$NQN?ns=1&hostnqn=$HOST&tls_key=$WORK/host.tls" --offset ${from}M --length 4M | cmp - "$WORK/bytes"
 
+# written: what fio writes has come to the target's file since it was emptied there
+written() { (($(data_bytes "$IMAGE") > IMAGE_BYTES)); }
 # in_use VOLUME CHANGE...: fio goes on by our NBD door while the commands are carried out that take its connections away
 in_use() {
+    fallocate -p -o 8M -l 16M "$IMAGE"
+    IMAGE_BYTES=$(data_bytes "$IMAGE")
     "$NVLANE" nbd "$1" --socket "$WORK/nbd.sock" --log info >"$WORK/nbd.log" 2>&1 </dev/null &
     door=$!
     await 60 says "$WORK/nbd.log" ready
@@ -75,7 +79,7 @@ in_use() {
         --size=16M --offset=8M --time_based --runtime=14 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --serialize_overlap=1 \
         --randseed=1 --output-format=json --output="$WORK/lost.json" &
     fio=$!
-    sleep 3
+    await 60 written
     "${@:2}"
     wait "$fio" || die "fio: $(tail -n 20 "$WORK/lost.json") $(tail -n 20 "$WORK/nbd.log")"
     expect_json "$WORK/lost.json" '[.jobs[].error] | add' 0
@@ -98,6 +102,7 @@ kernel_loses() {
     cp "$WORK/new.tls" "$WORK/host.tls"
     await 30 back
 }
+IMAGE=$SCRATCH/a.img
 in_use "$(volume "keep_alive_tmo=30s&ctrl_loss_tmo=120s")" kernel_loses
 tls_forget
 tls_end
@@ -134,7 +139,7 @@ if [[ -n ${TLS_TOOLS_NEWER:-} ]]; then
     } | openssl s_server -accept 4430 -quiet -nocert -tls1_3 -num_tickets 2 -ciphersuites TLS_AES_128_GCM_SHA256 \
         -psk "$(tls_psk "$serial")" -psk_identity "$identity" >"$WORK/heard" 2>&1 &
     await 20 eval '[[ -n $(ss -Hltn "sport = :4430") ]]'
-    refused 'Connect to .*: no answer within' "$NVLANE" id-ctrl "tcp://127.0.0.1:4430/$NQN?hostnqn=$HOST" --tls-key "$WORK/host.tls" --timeout 2000
+    refused 'Connect to .*: no answer within' "$NVLANE" id-ctrl "tcp://127.0.0.1:4430/$NQN?hostnqn=$HOST" --tls-key "$WORK/host.tls" --timeout 8000
     grep -aqF "$HOST" "$WORK/heard" || die "its Connect was not heard: $(head -c 400 "$WORK/heard")"
     # The server alone: what speaks to it ends by itself.
     kill "$(ss -Hltnp 'sport = :4430' | grep -o 'pid=[0-9]*' | cut -d= -f2)"
@@ -146,6 +151,7 @@ killed() {
     serves
     await 30 back
 }
+IMAGE=$SCRATCH/b.img
 in_use "$(volume "keep_alive_tmo=30s&ctrl_loss_tmo=120s")" killed
 # Both queues of a copy, and a gateway: what it serves itself is another connection.
 "$NVLANE" copy "$(volume)" "$WORK/copied.img" --create
@@ -170,16 +176,16 @@ await 60 says "$WORK/nbd.log" ready
 fio --name=away --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" --rw=randwrite --bs=256k --iodepth=16 --size=32M \
     --time_based --runtime=60 --output="$WORK/away.fio" &
 fio=$!
-sleep 2
-# queued: bytes that the kernel has for the target, and would send again
-queued() { ss -Htn "dport = :$PORT and dst 198.51.100.2" | awk '{ sum += $3 } END { print sum + 0 }'; }
+IMAGE=$SCRATCH/c.img IMAGE_BYTES=0
+await 60 written
+# queued: bytes that the kernel has for the target, and would send again; not of connections that are being made
+queued() { ss -Htn state connected exclude syn-sent "dport = :$PORT and dst 198.51.100.2" | awk '{ sum += $3 } END { print sum + 0 }'; }
 tc qdisc add dev near root netem loss 100%
 ip netns exec away tc qdisc add dev far root netem loss 100%
-sleep 1
-(($(queued) > 0)) || die "nothing is on its way: $(ss -Htn "dst 198.51.100.2")"
+await 20 eval '(($(queued) > 0))'
 await 30 says "$WORK/nbd.log" 'path is (lost|gone)'
 gone() { (($(queued) == 0)); }
-await 25 gone
+await 60 gone
 wait "$fio" && die "writes succeeded without a target"
 kill -TERM "$door"
 wait "$door" || true

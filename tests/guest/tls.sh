@@ -123,7 +123,7 @@ if [[ -n ${TLS_TOOLS_NEWER:-} ]]; then
 fi
 
 # Connections that never say anything, or half of a record, keep nobody out; their time is over in the end.
-python3 - "$PORT" <<'PYTHON' &
+python3 - "$PORT" <<'PYTHON' >"$WORK/silent" &
 import socket, sys, time
 held = []
 for number in range(300):
@@ -132,7 +132,7 @@ for number in range(300):
     held.append(one)
 print("held", flush=True)
 ended = 0
-until = time.time() + 60
+until = time.time() + 120
 for one in held:
     one.settimeout(max(0.1, until - time.time()))
     try:
@@ -142,6 +142,7 @@ for one in held:
 assert ended == len(held), ended
 PYTHON
 silent=$!
+await 60 says "$WORK/silent" held
 tls_insert "$HOST" "$NQN" "$key"
 tls_connect "$HOST" -i 2 >/dev/null
 device=$(namespace 1)

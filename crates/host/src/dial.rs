@@ -44,8 +44,12 @@ pub(crate) struct Secure {
 
 impl Secure {
     /// By one of `offers`; none if there are none.
-    pub(crate) fn by(offers: Vec<Psk>) -> Option<Rc<Secure>> {
-        (!offers.is_empty()).then(|| Rc::new(Secure { offers, taken: Cell::new(0) }))
+    ///
+    /// As `before`, with what was taken, if these are the same.
+    pub(crate) fn by(offers: Vec<Psk>, before: Option<Rc<Secure>>) -> Option<Rc<Secure>> {
+        let before = before.filter(|before| before.offers == offers);
+        let anew = || (!offers.is_empty()).then(|| Rc::new(Secure { offers, taken: Cell::new(0) }));
+        before.or_else(anew)
     }
 
     /// The one to be tried after so many others, of which `first` was the first.
@@ -332,7 +336,7 @@ impl Dialer {
     fn secure(&self, stream: TcpStream, connecting: &Connecting, secure: &Rc<Secure>) {
         let Connecting { address, until, tried, .. } = *connecting;
         let first = self.attempt.borrow().as_ref().map_or(0, |attempt| attempt.first);
-        let Some((index, psk)) = secure.offer(first, tried) else { return };
+        let (index, psk) = secure.offer(first, tried).expect("it is tried only if there is one");
         let stream = match Stream::try_from(OwnedFd::from(stream)) {
             Ok(stream) => stream,
             Err(error) => return self.failed(words(&error)),
@@ -360,9 +364,11 @@ impl Dialer {
         let mut attempt = self.attempt.borrow_mut();
         let Some(attempt) = &mut *attempt else { return };
         let Some(Securing { address, until, tried, .. }) = attempt.securing.take() else { return };
+        if error.is_agreed() {
+            attempt.unsecured = None;
+        }
         attempt.unsecured.get_or_insert_with(|| unsecured(error));
-        let is_refused = matches!(error, UpgradeError::Handshake(_) | UpgradeError::Socket(_));
-        if is_refused
+        if error.may_know_another()
             && secure.offer(attempt.first, tried + 1).is_some()
             && let Ok(connecting) = self.connect(&address, until, tried + 1)
         {
@@ -473,162 +479,4 @@ pub(crate) fn words(error: &io::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use reactor::Drive;
-    use rustix::event::{PollFd, PollFlags, poll};
-    use std::net::TcpListener;
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc;
-
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    fn reactor(blocking_threads: usize) -> Rc<Reactor> {
-        let config = reactor::Config { blocking_threads, ..reactor::Config::default() };
-        Reactor::new(&config).expect("a reactor")
-    }
-
-    fn listener() -> (TcpListener, SocketAddr) {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let address = listener.local_addr().expect("it listens");
-        (listener, address)
-    }
-
-    /// An address that answers nothing: as many connections wait there as may. While the rest is held.
-    fn black_hole() -> (SocketAddr, impl Sized) {
-        let (listener, address) = listener();
-        rustix::net::listen(&listener, 0).expect("it listens");
-        let stream = TcpStream::connect(address).expect("there is room for one");
-        poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).expect("it waits there");
-        (address, (listener, stream))
-    }
-
-    type Told = Rc<RefCell<Vec<(&'static str, Dialed)>>>;
-
-    /// Tells by `name` what comes of it.
-    fn tell(told: &Told, name: &'static str) -> impl FnOnce(Dialed) + 'static {
-        let told = Rc::clone(told);
-        move |dialed| told.borrow_mut().push((name, dialed))
-    }
-
-    fn turn_until(reactor: &Reactor, over: impl Fn() -> bool) {
-        let until = Instant::now() + PATIENCE;
-        while !over() {
-            assert!(Instant::now() < until, "it takes too long");
-            reactor.turn_for(Drive::Until(Instant::now() + Duration::from_millis(10)));
-        }
-    }
-
-    #[test]
-    fn a_silent_address_leaves_time_for_the_next() {
-        let reactor = reactor(1);
-        let (hole, _held) = black_hole();
-        let (_listener, good) = listener();
-        let dialer = Dialer::new(&reactor, Local::default());
-        let told = Told::default();
-        dialer.dial(
-            Peer::Known(vec![hole, good]),
-            None,
-            Duration::from_secs(4),
-            tell(&told, "good"),
-        );
-        turn_until(&reactor, || !told.borrow().is_empty());
-        let (_, dialed) = told.borrow_mut().pop().expect("it was told");
-        assert_eq!(dialed.expect("a connection").peer_addr().expect("it is connected"), good);
-        dialer.dial(Peer::Known(vec![hole]), None, Duration::from_millis(50), tell(&told, "hole"));
-        turn_until(&reactor, || !told.borrow().is_empty());
-        let (_, dialed) = told.borrow_mut().pop().expect("it was told");
-        assert_eq!(dialed.expect_err("nobody answers"), "connection timed out");
-    }
-
-    #[test]
-    fn an_address_that_refuses_is_not_waited_for() {
-        let reactor = reactor(1);
-        let (closed, refusing) = listener();
-        drop(closed);
-        let dialer = Dialer::new(&reactor, Local::default());
-        let told = Told::default();
-        dialer.dial(Peer::Known(vec![refusing; 2]), None, 2 * PATIENCE, tell(&told, "refusing"));
-        turn_until(&reactor, || !told.borrow().is_empty());
-        let (_, dialed) = told.borrow_mut().pop().expect("it was told");
-        assert_eq!(dialed.expect_err("nobody listens"), "connection refused");
-    }
-
-    #[test]
-    fn silent_peers_hold_nobody_up() {
-        let reactor = reactor(1);
-        let (hole, _held) = black_hole();
-        let (_listener, good) = listener();
-        let told = Told::default();
-        let address = |address: SocketAddr| {
-            Peer::Named(Address { host: address.ip().to_string(), port: address.port() })
-        };
-        let silent: Vec<_> = (0..64).map(|_| Dialer::new(&reactor, Local::default())).collect();
-        for dialer in &silent {
-            dialer.dial(address(hole), None, 2 * PATIENCE, tell(&told, "silent"));
-        }
-        let dialer = Dialer::new(&reactor, Local::default());
-        // The attempt before is given up.
-        dialer.dial(address(hole), None, 2 * PATIENCE, tell(&told, "given up"));
-        reactor.turn_for(Drive::Poll);
-        dialer.dial(address(good), None, 2 * PATIENCE, tell(&told, "good"));
-        turn_until(&reactor, || !told.borrow().is_empty());
-        let (name, dialed) = told.borrow_mut().pop().expect("it was told");
-        assert_eq!(name, "good");
-        assert!(dialed.is_ok());
-    }
-
-    /// Look-ups so far, and what ends the first.
-    static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
-    static END: Mutex<Option<mpsc::Receiver<SocketAddr>>> = Mutex::new(None);
-
-    fn look_up_slowly(_: &Address) -> io::Result<Vec<SocketAddr>> {
-        LOOK_UPS.fetch_add(1, Ordering::SeqCst);
-        let end = END.lock().expect("no panic").take().expect("one at a time");
-        Ok(vec![end.recv().expect("the test says when")])
-    }
-
-    #[test]
-    fn a_name_is_looked_up_once_at_a_time() {
-        let reactor = reactor(4);
-        let (_listener, good) = listener();
-        let (sender, receiver) = mpsc::channel();
-        *END.lock().expect("no panic") = Some(receiver);
-        let dialer = Dialer::with(&reactor, Local::default(), look_up_slowly);
-        let told = Told::default();
-        let name = || Peer::Named("a.example".parse().expect("a name"));
-        dialer.dial(name(), None, PATIENCE, tell(&told, "first"));
-        turn_until(&reactor, || LOOK_UPS.load(Ordering::SeqCst) == 1);
-        dialer.hang_up();
-        for _ in 0..8 {
-            dialer.dial(name(), None, PATIENCE, tell(&told, "given up"));
-        }
-        dialer.dial(name(), None, PATIENCE, tell(&told, "last"));
-        sender.send(good).expect("it waits");
-        turn_until(&reactor, || !told.borrow().is_empty());
-        let (name, dialed) = told.borrow_mut().pop().expect("it was told");
-        assert_eq!((name, LOOK_UPS.load(Ordering::SeqCst)), ("last", 1));
-        assert!(dialed.is_ok());
-    }
-
-    #[test]
-    fn a_look_up_that_nobody_wants_is_left_out() {
-        static ASKED: AtomicBool = AtomicBool::new(false);
-        fn asked(_: &Address) -> io::Result<Vec<SocketAddr>> {
-            ASKED.store(true, Ordering::SeqCst);
-            Ok(Vec::new())
-        }
-        let reactor = reactor(1);
-        let (sender, receiver) = mpsc::channel::<()>();
-        let busy = Box::new(move || receiver.recv().map_or(0, |()| 1));
-        // Without an attempt, a dialer has nothing to do.
-        reactor.blocking(busy, Dialer::new(&reactor, Local::default()), TOKEN_BEGIN);
-        let dialer = Dialer::with(&reactor, Local::default(), asked);
-        let name = Peer::Named("a.example".parse().expect("a name"));
-        dialer.dial(name, None, PATIENCE, |_| panic!("it was given up"));
-        dialer.hang_up();
-        drop(sender);
-        turn_until(&reactor, || dialer.looking.borrow().is_none());
-        assert!(!ASKED.load(Ordering::SeqCst));
-    }
-}
+mod tests;

@@ -16,10 +16,12 @@
 //! Where a controller demands it, queues prove who this host is (`association::Authentication`) before anything else is
 //! sent on it, by keys in files ([`keys`]) that are read for each association.
 //!
-//! Data that is pages of the kernel ([`namespace::Data::Registered`]) is moved by the ring between socket and
-//! pages, where the kernel does that and no data digests are asked for; headers are read and written here.
+//! With a key for TLS, connections are encrypted by the kernel before anything of NVMe is said (`dial`, [`tls`]).
 //!
-//! What it does not do: choose among paths, wait for one, retry; metadata, fused commands, TLS.
+//! Data that is pages of the kernel ([`namespace::Data::Registered`]) is moved by the ring between socket and
+//! pages, where the kernel does that, no data digests are asked for and nothing is encrypted; headers are read and written here.
+//!
+//! What it does not do: choose among paths, wait for one, retry; metadata, fused commands.
 //!
 //! Key constants: [`PATHS_MAX`] paths, 128 I/O queues each, 256 KiB of receive buffer per core. All
 //! else that a controller can make grow is bounded by the queue's entries and by what was asked of it.

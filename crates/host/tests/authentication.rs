@@ -188,7 +188,7 @@ fn a_secure_channel_is_refused_on_an_io_queue_too() {
     options.association.reconnect_delay = Duration::from_secs(1);
     let path = connect(tamper.address, &options);
     let core = Core::new(path.clone());
-    await_words(&path, "I/O queue 1: the controller demands a secure channel");
+    await_words(&path, "I/O queue 1: the controller demands TLS by a key");
     assert!(tamper.done.load(Ordering::SeqCst));
     // Once only.
     core.await_access(Access::is_usable);

@@ -2,15 +2,9 @@
 //!
 //! A plain receive tells of it by EIO, and leaves it there (Documentation/networking/tls.rst of Linux). This is not on the way of data.
 
-use libc::{c_int, c_void, socklen_t};
+use libc::{SOL_TLS, TCP_ULP, TLS_GET_RECORD_TYPE, c_void, socklen_t};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-
-/// TCP_ULP (tcp(7)).
-const TCP_ULP: c_int = 31;
-/// The level of control messages, and the one that tells a record's type (include/uapi/linux/tls.h).
-const SOL_TLS: c_int = 282;
-const TLS_GET_RECORD_TYPE: c_int = 2;
 
 /// Types of records, messages and alerts (RFC 8446, sections 5.1, 4 and 6).
 const ALERT: u8 = 21;
@@ -101,4 +95,18 @@ fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Optio
         is_type.then(|| *libc::CMSG_DATA(header))
     };
     Ok((count, kind, message.msg_flags & libc::MSG_EOR != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn an_error_of_another_socket_stays_one() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("it listens"));
+        let error = pass_record(&stream.expect("a connection")).expect_err("it is not encrypted");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    }
 }

@@ -209,11 +209,11 @@ impl Journal {
 
     /// A connection that is not encrypted after all. Of an identity, what anybody may have sent is told as text in quotation marks.
     pub(crate) fn unsecured(&self, peer: SocketAddr, error: &UpgradeError) {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         if let UpgradeError::Socket(error) = error {
             // As who connects and goes away elsewhere.
             return tracing::debug!(%peer, %error, "no TLS session");
         }
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         self.tell(Subject::Refusals, || {
             tracing::warn!(%peer, why = %error, "host refused: no TLS session");
         });

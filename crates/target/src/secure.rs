@@ -15,6 +15,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use subsystem::PortId;
 use tls::{FindAll, Handshake, Key, Peer, Psk, Secured, Upgrade, UpgradeError};
 
+/// Keys of one host, each for another subsystem, by which it may come to discovery.
+const KEYS_MAX: usize = 8;
+
 /// The keys of hosts, which threads look into.
 #[derive(Default)]
 pub(crate) struct Keys {
@@ -25,20 +28,24 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    pub(crate) fn set(&self, nqn: &str, host: &str, key: Option<Arc<Key>>) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
+    /// Whether it was another before.
+    pub(crate) fn set(&self, nqn: &str, host: &str, key: Option<Arc<Key>>) -> bool {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let hosts = keys.entry(nqn.to_owned()).or_default();
-        match key {
-            Some(key) => drop(hosts.insert(host.to_owned(), key)),
-            None => drop(hosts.remove(host)),
-        }
+        let before = match &key {
+            Some(key) => hosts.insert(host.to_owned(), Arc::clone(key)),
+            None => hosts.remove(host),
+        };
         keys.retain(|_, hosts| !hosts.is_empty());
+        let is_changed = before != key;
+        self.changes.fetch_add(is_changed.into(), Ordering::Relaxed);
+        is_changed
     }
 
     /// All of a subsystem.
     pub(crate) fn forget(&self, nqn: &str) {
-        self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(nqn);
+        let hosts = self.keys.write().unwrap_or_else(PoisonError::into_inner).remove(nqn);
+        self.changes.fetch_add(hosts.is_some().into(), Ordering::Relaxed);
     }
 
     /// What `identity` may stand for. To discovery, which is of no subsystem, a host comes by whichever key it has.
@@ -48,7 +55,10 @@ impl Keys {
         let mut keys: Vec<Arc<Key>> = Vec::new();
         for (nqn, hosts) in all.iter() {
             let is_meant = *nqn == subsystem_nqn || subsystem_nqn == discovery_nqn;
-            if let Some(key) = hosts.get(&host_nqn).filter(|key| is_meant && !keys.contains(key)) {
+            let is_room = keys.len() < KEYS_MAX;
+            if let Some(key) =
+                hosts.get(&host_nqn).filter(|key| is_meant && is_room && !keys.contains(key))
+            {
                 keys.push(Arc::clone(key));
             }
         }
@@ -60,8 +70,14 @@ impl Keys {
 /// Handshakes under way, by their numbers.
 #[derive(Default)]
 pub(crate) struct Handshakes {
-    under_way: HashMap<u64, (PortId, Rc<Upgrade>)>,
+    under_way: HashMap<u64, Handshaking>,
     next: u64,
+}
+
+struct Handshaking {
+    port: PortId,
+    peer: SocketAddr,
+    upgrade: Rc<Upgrade>,
 }
 
 impl Control {
@@ -78,10 +94,10 @@ impl Control {
             Upgrade::begin(&core.reactor, stream, Handshake::controller(find), None, done);
         let mut handshakes = self.handshakes.borrow_mut();
         handshakes.next += 1;
-        handshakes.under_way.insert(number, (port, upgrade));
+        handshakes.under_way.insert(number, Handshaking { port, peer, upgrade });
         drop(handshakes);
         if let Some(oldest) = self.unsecured.begin(core.now(), number) {
-            self.give_up_handshake(oldest);
+            self.expire_handshake(oldest);
         }
         self.watch_trials();
     }
@@ -96,7 +112,9 @@ impl Control {
         self.unsecured.passed(number);
         match outcome {
             // The key may be another by now: a host begins anew.
-            Ok(_) if self.keys.changes.load(Ordering::Relaxed) != changes => {}
+            Ok(_) if self.keys.changes.load(Ordering::Relaxed) != changes => {
+                tracing::debug!(%peer, "no TLS session: keys have changed meanwhile");
+            }
             Ok(Secured { stream, peer }) => self.accepted(port, stream, Some(peer)),
             Err(error) => self.core().journal.unsecured(peer, &error),
         }
@@ -104,7 +122,9 @@ impl Control {
 
     /// The key of a host is another, or none any more: what was encrypted by the old one, and is nobody's yet, becomes nobody's.
     pub(crate) fn set_key(&self, nqn: &str, host: &str, key: Option<Arc<Key>>) {
-        self.keys.set(nqn, host, key);
+        if !self.keys.set(nqn, host, key) {
+            return;
+        }
         self.core().close_connections(|connection| {
             connection.is_fresh()
                 && connection.secured.get().is_some_and(|peer| peer.host_nqn == host)
@@ -114,21 +134,28 @@ impl Control {
     /// Those that had their time.
     pub(crate) fn expire_unsecured(&self) {
         for number in self.unsecured.over(self.core().now()) {
-            self.give_up_handshake(number);
+            self.expire_handshake(number);
         }
     }
 
-    fn give_up_handshake(&self, number: u64) {
-        let upgrade = self.handshakes.borrow_mut().under_way.remove(&number);
-        if let Some((_, upgrade)) = upgrade {
-            upgrade.give_up();
+    /// Its time is over, or it makes room.
+    fn expire_handshake(&self, number: u64) {
+        if let Some(peer) = self.give_up_handshake(number) {
+            self.core().journal.unsecured(peer, &UpgradeError::Late);
         }
+    }
+
+    fn give_up_handshake(&self, number: u64) -> Option<SocketAddr> {
+        let handshaking = self.handshakes.borrow_mut().under_way.remove(&number);
+        let Handshaking { peer, upgrade, .. } = handshaking?;
+        upgrade.give_up();
+        Some(peer)
     }
 
     /// Gives up the handshakes of connections to the ports that `which` picks.
     pub(crate) fn give_up_handshakes(&self, which: impl Fn(PortId) -> bool) {
         let all = self.handshakes.borrow();
-        let numbers = all.under_way.iter().filter(|(_, (port, _))| which(*port));
+        let numbers = all.under_way.iter().filter(|(_, it)| which(it.port));
         let numbers: Vec<_> = numbers.map(|(number, _)| *number).collect();
         drop(all);
         for number in numbers {
@@ -170,9 +197,16 @@ mod tests {
             assert_eq!(count(key, "nqn.host1", DISCOVERY), 1);
         }
         assert_eq!(count(&one, "nqn.host2", DISCOVERY), 0);
-        keys.set("nqn.a", "nqn.host1", None);
+        let changes = || keys.changes.load(Ordering::Relaxed);
+        let before = changes();
+        assert!(!keys.set("nqn.a", "nqn.host1", Some(Arc::clone(&one))), "as it is");
+        assert!(!keys.set("nqn.a", "nqn.host2", None));
+        assert_eq!(changes(), before);
+        assert!(keys.set("nqn.a", "nqn.host1", None));
+        assert_eq!(changes(), before + 1);
         assert_eq!(count(&one, "nqn.host1", "nqn.a"), 0);
         keys.forget("nqn.b");
+        assert_eq!(changes(), before + 2);
         assert_eq!(count(&other, "nqn.host1", DISCOVERY), 0);
         assert!(keys.find(b"NVMe1R01", DISCOVERY).is_empty());
     }

@@ -2,7 +2,7 @@
 
 use crate::handshake::{HEADER_BYTES, Handshake, Progress, record_bytes};
 use crate::kernel;
-use crate::psk::{Peer, Psk};
+use crate::psk::Psk;
 use crate::upgrade::UpgradeError;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Has the kernel encrypt the connection `stream` from now on, whose controller has to have the same key; within the time that is left until `until`.
 /// Changes the time limits of the socket.
-pub fn secure(mut stream: &TcpStream, psk: Psk, until: Instant) -> Result<Peer, UpgradeError> {
+pub fn secure(mut stream: &TcpStream, psk: Psk, until: Instant) -> Result<(), UpgradeError> {
     let mut handshake = Handshake::host(psk);
     let mut record = Vec::new();
     loop {
@@ -23,7 +23,7 @@ pub fn secure(mut stream: &TcpStream, psk: Psk, until: Instant) -> Result<Peer, 
             Progress::Done(secrets) => {
                 sent?;
                 kernel::encrypt(stream.as_raw_fd(), &secrets).map_err(UpgradeError::of_kernel)?;
-                return Ok(secrets.peer);
+                return Ok(());
             }
             Progress::Receive => sent?,
         }

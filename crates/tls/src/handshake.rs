@@ -307,7 +307,11 @@ fn failure(stream: &SslStream<Wire>, role: &Role, error: &openssl::ssl::Error) -
     // In OpenSSL's own words (SSL_R_*).
     let says = |what: &str| reasons.iter().any(|reason| reason.contains(what));
     if says("alert") {
-        return HandshakeError::Refused(reasons.join(", "));
+        // "sslv3 alert handshake failure": OpenSSL names alerts by the version that they are from.
+        let alert = |reason: &&str| {
+            reason.split_once("alert ").map_or(*reason, |(_, name)| name).to_owned()
+        };
+        return HandshakeError::Refused(reasons.iter().map(alert).collect::<Vec<_>>().join(", "));
     }
     if let Role::Controller { known, .. } = role {
         let asked = known.asked();

@@ -4,20 +4,13 @@ use crate::engine::{self, End};
 use crate::expand;
 use crate::handshake::Secrets;
 use crate::hash::Hash;
-use libc::{c_int, c_void, socklen_t};
+use libc::{
+    SOL_TLS, TCP_ULP, TLS_1_3_VERSION, TLS_CIPHER_AES_GCM_128, TLS_CIPHER_AES_GCM_256, TLS_RX,
+    TLS_TX, c_int, c_void, socklen_t,
+};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use zeroize::{Zeroize, ZeroizeOnDrop};
-
-/// TCP_ULP (tcp(7)).
-const TCP_ULP: c_int = 31;
-/// Options of the level SOL_TLS, and what they take (include/uapi/linux/tls.h).
-const SOL_TLS: c_int = 282;
-const TLS_TX: c_int = 1;
-const TLS_RX: c_int = 2;
-const TLS_1_3_VERSION: u16 = 0x0304;
-const TLS_CIPHER_AES_GCM_128: u16 = 51;
-const TLS_CIPHER_AES_GCM_256: u16 = 52;
 
 /// `struct tls12_crypto_info_aes_gcm_128` and `_256`, whose names are older than TLS 1.3.
 #[repr(C)]

@@ -21,7 +21,7 @@
 
 mod blocking;
 mod engine;
-pub mod expand;
+mod expand;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod handshake;

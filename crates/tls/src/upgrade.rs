@@ -48,6 +48,23 @@ pub enum UpgradeError {
 }
 
 impl UpgradeError {
+    /// Whether the other end may know the same key by another name: it refuses, as some do by closing the connection.
+    pub fn may_know_another(&self) -> bool {
+        use HandshakeError::{OtherKey, Refused, UnknownIdentity};
+        match self {
+            UpgradeError::Socket(_) => true,
+            UpgradeError::Handshake(error) => {
+                matches!(error, Refused(_) | UnknownIdentity { .. } | OtherKey { .. })
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether both ends have found the same key, and what failed came after that.
+    pub fn is_agreed(&self) -> bool {
+        matches!(self, UpgradeError::Kernel(_))
+    }
+
     /// What the kernel says to keys. Whose other end has gone meanwhile is no connection to it.
     pub(crate) fn of_kernel(error: io::Error) -> UpgradeError {
         match error.kind() {
@@ -68,7 +85,7 @@ pub struct Secured {
 
 type Done = Box<dyn FnOnce(Result<Secured, UpgradeError>)>;
 
-/// A handshake under way. Dropped or given up, it tells nothing, and its connection is closed.
+/// A handshake under way. Given up, it tells nothing, and its connection is closed; who drops it does not end it.
 pub struct Upgrade {
     me: Weak<Upgrade>,
     reactor: Rc<Reactor>,
@@ -204,7 +221,7 @@ impl Upgrade {
         let Some((mut handshake, record, is_host)) = taken else { return };
         let (me, wanted) = (self.me(), Arc::clone(&self.wanted));
         let work = move || {
-            // Who has gone meanwhile, or whose time is over, keeps nobody waiting.
+            // What was given up, or whose time is over, keeps nobody waiting.
             let is_wanted = wanted.load(Ordering::Relaxed);
             is_wanted.then(|| {
                 let outcome = handshake.advance(&record);

@@ -10,7 +10,7 @@ use nvme_tcp::{Digest, Terminate};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use tls::{Psk, UpgradeError};
+use tls::Psk;
 
 /// Bytes received at a time.
 const INPUT_BYTES: usize = 64 << 10;
@@ -50,13 +50,13 @@ fn secured(
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let error = match connect(left) {
             Ok(socket) => match tls::secure(&socket, offer, until) {
-                Ok(_) => return Ok(socket),
+                Ok(()) => return Ok(socket),
                 Err(error) => error,
             },
             Err(reason) => return Err(refused.map_or(reason, Reason::Unsecured)),
         };
-        let goes_on = matches!(error, UpgradeError::Handshake(_) | UpgradeError::Socket(_));
-        refused = refused.or(Some(error));
+        let goes_on = error.may_know_another();
+        refused = refused.filter(|_| !error.is_agreed()).or(Some(error));
         if !goes_on {
             break;
         }

@@ -40,7 +40,8 @@ impl Driver {
         let words = match read {
             Some(Ok(Keys { credentials, offers })) => {
                 self.association.borrow_mut().set_credentials(credentials);
-                *self.secure.borrow_mut() = Secure::by(offers);
+                let before = self.secure.take();
+                *self.secure.borrow_mut() = Secure::by(offers, before);
                 return self.dial_now(generation);
             }
             Some(Err(error)) => error.to_string(),

@@ -91,9 +91,10 @@ impl Old {
             self.silent_since = now;
         }
         if arriving && (now >= self.reset_at || self.closed_at.is_some()) {
-            // Without that, what is queued may still arrive: it is waited for.
-            self.reset = self.link.stream.abort().unwrap_or(false);
-            self.is_let_go = true;
+            // Where it cannot be taken back, it is waited for.
+            if let Ok(is_reset) = self.link.stream.abort() {
+                (self.reset, self.is_let_go) = (is_reset, true);
+            }
         }
         let settled = self.closed_at.is_some_and(|at| now >= at + self.settle);
         let unwanted = self.held.is_empty() && (self.reset || !arriving);

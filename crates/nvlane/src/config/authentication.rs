@@ -191,9 +191,10 @@ impl Config {
             if subsystem.lets_in(ANY_HOST) {
                 lines.insert(anybody(&subsystem.nqn));
             }
+            // One key of the subsystem's may be known to several hosts.
+            let own = || [&one.dhchap_key, &one.tls_key].into_iter().flatten();
             let is_same = |(_, other): &(&Subsystem, &Authentication)| {
-                other.host != one.host
-                    && other.files().any(|file| one.files().any(|it| it.1 == file.1))
+                other.host != one.host && own().any(|path| other.files().any(|it| it.1 == path))
             };
             if let Some((_, other)) = self.authentication().find(is_same) {
                 let [first, second] = if one.host < other.host {
@@ -235,8 +236,7 @@ impl Config {
 /// What is said of a key where the file's name should be, without saying it again.
 pub const SECRET: &str = "this is a key itself, not the file that it is in: write it into a file that only its owner may read, and name that";
 
-const NO_HOST: &str =
-    "nobody can connect there, since no host has a key for TLS (tls_key, nvlane ctl host set-key)";
+const NO_HOST: &str = "nobody can connect there, since no host has a key for TLS (tls_key, --host-tls-key, nvlane ctl host set-key --tls-key)";
 
 /// What is said of a host that has a key for TLS, and nowhere to come to.
 pub const NO_LISTENER: &str = "has a key for TLS, and no listener takes encrypted connections, \
@@ -431,6 +431,10 @@ volume = "mem:1G"
         let said = "nqn.2014-08.org.example:host1 and nqn.2014-08.org.example:host2 have the same key: \
                     each can pass for the other";
         assert_eq!(weak, [said]);
+        // The subsystem's key is known to both, as it may be.
+        let ctrl = "\ndhchap_ctrl_key = \"/etc/nvlane/a.key\"";
+        let both = FILE.replace("host2.key\"", &format!("host2.key\"{ctrl}"));
+        assert_eq!(read(&both).weak_authentication(), Vec::<String>::new());
     }
 
     #[test]

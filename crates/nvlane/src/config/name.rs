@@ -81,7 +81,9 @@ pub(super) fn check_serial(serial: &str) -> Result<(), String> {
 /// for the first of its addresses.
 pub fn parse_listen(text: &str) -> Result<Listen, String> {
     let (tls, address) = listen::split(text);
-    Ok(Listen { address: parse_address(address, LISTEN_PORT)?, tls })
+    let address = parse_address(address, LISTEN_PORT)
+        .map_err(|problem| format!("{problem}; with tls:// before it for encrypted connections"))?;
+    Ok(Listen { address, tls })
 }
 
 /// Reads the address of a listener, as [`parse_listen`] does.

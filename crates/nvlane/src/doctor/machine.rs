@@ -98,10 +98,11 @@ fn kernel_tls() -> Outcome {
         Some(release) => {
             Outcome::never(format!("this kernel ({release}) comes without the module tls"))
         }
-        None => Outcome::no(
+        None if error.kind() == io::ErrorKind::Unsupported => Outcome::no(
             format!("{error}: no connection can be encrypted, of targets or of hosts"),
             "sudo modprobe tls",
         ),
+        None => Outcome::never(format!("{error}: no connection can be encrypted")),
     }
 }
 

@@ -73,11 +73,11 @@ fn text(daemon: &Daemon, socket: Option<&Path>) -> String {
                     "    as {host}: with --dhchap-secret \"$(cat FILE)\", its copy of the key"
                 );
             }
-            if one.tls_key.is_some() {
+            if one.tls_key.is_some() && daemon.config().listeners.iter().any(|it| it.tls) {
                 let _ = writeln!(
                     text,
                     "    as {host}: with --tls, after nvme check-tls-key --subsysnqn {nqn} --hostnqn {host} \
-                     --keydata \"$(cat FILE)\" --insert, its copy of the key"
+                     --keydata \"$(cat FILE)\" --identity=1 --insert, its copy of the key"
                 );
             }
         }
