@@ -36,6 +36,7 @@ makes "$WORK/wrong.key" 0 32
 fails as_host "$(<"$WORK/wrong.key")"
 await 30 logged "host refused: authentication has failed.*$HOST.*why=the keys differ"
 logged 'host connected' && die "somebody was let in"
+expect_match "what metrics tell" "$(ctl metrics)" 'nvlane_refused_total\{why="authentication"\} [1-9]'
 expect_json <(ctl controller list -o json) length 0
 
 # With it, by one queue and several; the kernel says by what.

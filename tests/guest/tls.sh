@@ -91,6 +91,7 @@ from_now
 fails tls_connect "$OTHER"
 await 20 logged 'host refused: no TLS session.*there is no key for .*other'
 tls_forget
+expect_match "what metrics tell" "$(ctl metrics)" 'nvlane_refused_total\{why="tls"\} [3-9]'
 # Without TLS: the host that has a key is not let in, and others are; at the other listener nobody is.
 from_now
 PORT=$PLAIN fails connect -q "$HOST" -i 1

@@ -76,7 +76,19 @@ pub(crate) struct Journal {
     me: Weak<Journal>,
     reactor: Rc<Reactor>,
     quotas: [Quota; SUBJECTS.len()],
+    refused: Cell<Refused>,
     closed: Cell<bool>,
+}
+
+/// How many were not let in, since the server's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// By a Connect that was refused, for a reason that somebody may mend.
+    pub connects: u64,
+    /// For want of a proof of who they are.
+    pub proofs: u64,
+    /// For want of a TLS session.
+    pub sessions: u64,
 }
 
 /// How much was told about a subject.
@@ -94,6 +106,7 @@ impl Journal {
             me: me.clone(),
             reactor: Rc::clone(reactor),
             quotas: Default::default(),
+            refused: Cell::default(),
             closed: Cell::new(false),
         })
     }
@@ -188,6 +201,17 @@ impl Journal {
         });
     }
 
+    /// Of those that were told of, and of those that were left out.
+    pub(crate) fn refused_count(&self) -> Refused {
+        self.refused.get()
+    }
+
+    fn count(&self, add: impl FnOnce(&mut Refused)) {
+        let mut refused = self.refused.get();
+        add(&mut refused);
+        self.refused.set(refused);
+    }
+
     /// A host could not prove who it is.
     pub(crate) fn unproven(
         &self,
@@ -196,6 +220,7 @@ impl Journal {
         peer: Option<SocketAddr>,
         failure: Failure,
     ) {
+        self.count(|refused| refused.proofs += 1);
         let Owner { nqn, host_nqn, .. } = owner;
         // Of this connection: at an I/O queue it may be another than the controller's host.
         let peer = peer.map(tracing::field::display);
@@ -214,6 +239,7 @@ impl Journal {
             // As who connects and goes away elsewhere.
             return tracing::debug!(%peer, %error, "no TLS session");
         }
+        self.count(|refused| refused.sessions += 1);
         self.tell(Subject::Refusals, || {
             tracing::warn!(%peer, why = %error, "host refused: no TLS session");
         });
@@ -236,6 +262,7 @@ impl Journal {
             Refusal::NoControllerId => "all controller ids are in use",
             Refusal::Invalid => return tracing::debug!("a Connect that cannot be is refused"),
         };
+        self.count(|refused| refused.connects += 1);
         self.tell(Subject::Refusals, || {
             let (peer, host, subsystem) = who();
             let peer = peer.map(tracing::field::display);

@@ -48,6 +48,7 @@ mod takeover;
 mod trial;
 mod view;
 
+pub use journal::Refused;
 pub use report::{ControllerReport, ControllerState};
 pub use server::{
     Bound, CoreStats, Error, NamespaceOptions, NamespaceStats, PortState, Server, ServerConfig,

@@ -2,6 +2,7 @@
 
 use crate::control::Control;
 use crate::core::{Core, Cores};
+use crate::journal::Refused;
 use crate::report::ControllerReport;
 use crate::view::NamespaceView;
 use namespace::Namespace;
@@ -133,6 +134,8 @@ pub struct Stats {
     pub namespaces: Vec<NamespaceStats>,
     /// Per core.
     pub cores: Vec<CoreStats>,
+    /// Who was not let in.
+    pub refused: Refused,
 }
 
 /// A running NVMe/TCP target.
@@ -547,7 +550,12 @@ impl Server {
         drop(sender);
         let mut cores: Vec<_> = receiver.iter().collect();
         cores.sort_by_key(|(index, _)| *index);
-        Ok(Stats { namespaces, cores: cores.into_iter().map(|(_, stats)| stats).collect() })
+        let refused = self.control(|control| control.core().journal.refused_count())?;
+        Ok(Stats {
+            namespaces,
+            cores: cores.into_iter().map(|(_, stats)| stats).collect(),
+            refused,
+        })
     }
 
     /// Stops accepting, closes all connections, waits for what volumes hold (10 s at most) and makes all volumes

@@ -83,6 +83,7 @@ impl Gathered {
             process(&mut all, stats);
             self.namespaces(&mut all, stats);
             self.hosts(&mut all);
+            refused(&mut all, stats);
             cores(&mut all, stats);
             self.jobs(&mut all);
         }
@@ -303,6 +304,20 @@ fn process(all: &mut Exposition, stats: &Statistics) {
     one(GAUGE, "nvlane_process_open_fds", "Open files and sockets.", value);
     let value = it.map(|it| it.open_files_max.to_string());
     one(GAUGE, "nvlane_process_max_fds", "As many there can be.", value);
+}
+
+fn refused(all: &mut Exposition, stats: &Statistics) {
+    let Some(refused) = &stats.refused else { return };
+    let help = "Connections of hosts that were not let in, by what they lacked.";
+    all.family((COUNTER, "nvlane_refused_total"), help, |family| {
+        for (why, count) in [
+            ("connect", refused.connect),
+            ("authentication", refused.authentication),
+            ("tls", refused.tls),
+        ] {
+            family.sample(&[("why", why)], count);
+        }
+    });
 }
 
 fn cores(all: &mut Exposition, stats: &Statistics) {

@@ -22,9 +22,23 @@ pub struct Statistics {
     pub namespaces: Vec<NamespaceStatistics>,
     /// Per core of the data path.
     pub cores: Vec<CoreStatistics>,
+    /// Hosts that a target did not let in; none of other servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedStatistics>,
     /// Of the daemon's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessStatistics>,
+}
+
+/// Hosts that were not let in, since the start.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RefusedStatistics {
+    /// By the answer to their Connect.
+    pub connect: u64,
+    /// For want of a proof of who they are.
+    pub authentication: u64,
+    /// For want of a TLS session.
+    pub tls: u64,
 }
 
 /// What the process takes of the machine.
@@ -118,7 +132,13 @@ impl Daemon {
             })
             .collect();
         let connections = cores.iter().map(|core| core.connections).sum();
-        Ok(Statistics::of(self.started, connections, namespaces.collect(), cores))
+        let refused = RefusedStatistics {
+            connect: stats.refused.connects,
+            authentication: stats.refused.proofs,
+            tls: stats.refused.sessions,
+        };
+        let all = Statistics::of(self.started, connections, namespaces.collect(), cores);
+        Ok(Statistics { refused: Some(refused), ..all })
     }
 }
 
@@ -145,6 +165,7 @@ impl Statistics {
         cores: Vec<CoreStatistics>,
     ) -> Statistics {
         Statistics {
+            refused: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: started.instant.elapsed().as_secs(),
             connections,

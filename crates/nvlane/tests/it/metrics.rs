@@ -105,7 +105,7 @@ fn metrics(socket: &Path) -> Metrics {
 }
 
 /// Whoever has dashboards and alerts goes by them.
-const NAMES: [&str; 39] = [
+const NAMES: [&str; 40] = [
     "nvlane_build_info",
     "nvlane_core_buffer_free_bytes",
     "nvlane_core_buffer_size_bytes",
@@ -142,6 +142,7 @@ const NAMES: [&str; 39] = [
     "nvlane_process_open_fds",
     "nvlane_process_resident_memory_bytes",
     "nvlane_process_start_time_seconds",
+    "nvlane_refused_total",
     "nvlane_uptime_seconds",
     "nvlane_volume_missing_seconds",
     "nvlane_volumes_missing",
@@ -176,6 +177,13 @@ fn everything_that_is_told_is_a_metric() {
     });
     let names: Vec<&str> = before.names.iter().map(String::as_str).collect();
     assert_eq!(names, NAMES);
+    let refused =
+        |why: &str| metrics(&socket).value(&format!("nvlane_refused_total{{why=\"{why}\"}}"));
+    let connects = refused("connect");
+    let nowhere = format!("tcp://{}/nqn.2026-11.com.example:nowhere", daemon.listeners[0]);
+    assert!(!nvlane().args(["id-ctrl", &nowhere]).output().unwrap().status.success());
+    assert_eq!(refused("connect"), connects + 1.0);
+    assert_eq!((refused("authentication"), refused("tls")), (0.0, 0.0));
     let series = |name: &str, labels: &str| format!("nvlane_{name}{{nqn=\"{NQN}\",{labels}}}");
     let written = series("namespace_commands_total", "nsid=\"1\",command=\"write\"");
     let bytes = series("namespace_bytes_total", "nsid=\"1\",command=\"write\"");
