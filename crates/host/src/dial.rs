@@ -310,7 +310,9 @@ impl Dialer {
             (Ok(stream), Some(connecting), Some(secure)) => {
                 self.secure(stream, &connecting, &secure);
             }
-            (Ok(stream), ..) => self.reached(stream),
+            (Ok(stream), _, None) => self.reached(stream),
+            // Not without being encrypted.
+            (Ok(_), None, Some(_)) => self.failed("it is not the one that was wanted".into()),
             (Err(error), ..) => self.failed(words(&error)),
         }
     }
