@@ -9,6 +9,8 @@
 #   tls_key HMAC        prints a new key as administrators exchange them; HMAC is 1 for SHA-256, 2 for SHA-384
 #   tls_insert HOSTNQN SUBSYSNQN KEY [OPTION]...   gives the kernel what is derived of it for TLS
 #   tls_connect HOSTNQN [OPTION]...   as connect, by TLS
+#   tls_keeps_file DEVICE HOSTNQN   makes a file system there with a file, which is there again after the host has connected anew; is
+#                       connected then, with DEVICE told
 #   kernel_tls_port     what `kernel_serve` serves demands TLS from now on
 TLS_LOG=$WORK/tlshd.log
 TLSHD=
@@ -91,6 +93,24 @@ tls_connect() {
     local patient=(--keep-alive-tmo=30)
     [[ " $*" == *" --keep-alive-tmo"* ]] && patient=()
     tls_nvme connect -t tcp -a 127.0.0.1 -s "$PORT" -n "$NQN" -q "$1" --tls "${patient[@]}" "${@:2}"
+}
+
+# tls_keeps_file DEVICE HOSTNQN
+tls_keeps_file() {
+    mkfs.ext4 -q -E lazy_itable_init=1,lazy_journal_init=1 "$1"
+    mount "$1" /mnt/test
+    cp "$BASH" /mnt/test/bash
+    umount /mnt/test
+    # Not from this end's cache.
+    disconnect
+    tls_connect "$2" >/dev/null
+    local device
+    device=$(namespace 1)
+    await 20 test -b "$device"
+    mount -r "$device" /mnt/test
+    cmp "$BASH" /mnt/test/bash || die "the file is another"
+    umount /mnt/test
+    echo "$device"
 }
 
 # kernel_tls_port [PORT]: of the kernel's own target

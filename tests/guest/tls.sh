@@ -34,19 +34,10 @@ connects() {
     tls_connect "$HOST" -i 2 >/dev/null
     device=$(namespace 1)
     encrypted
-    expect_match "the sessions of the kernel" "$(grep TlsTxSw /proc/net/tls_stat)" '[1-9]'
-    mkfs.ext4 -q -E lazy_itable_init=1,lazy_journal_init=1 "$device"
-    mount "$device" /mnt/test
-    cp "$BASH" /mnt/test/bash
-    umount /mnt/test
-    disconnect
-    tls_connect "$HOST" >/dev/null
-    device=$(namespace 1)
-    mount -r "$device" /mnt/test
-    cmp "$BASH" /mnt/test/bash
-    umount /mnt/test
+    expect_match "the sessions of the kernel" "$(grep TlsCurrTxSw /proc/net/tls_stat)" '[1-9]'
+    device=$(tls_keeps_file "$device" "$HOST")
     fsck.ext4 -fn "$device" >/dev/null
-    verified_io "$device" 16M "${@:2}"
+    verified_io "$device" 16M
     disconnect
     echo "$1"
 }

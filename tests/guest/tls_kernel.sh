@@ -27,18 +27,7 @@ by_tls() {
     expect_match "the identity" "$(used "$(controllers)")" "^$1 $HOST $NQN"
     # Of the admin queue and of one for each processor, by host and target.
     expect "ends of handshakes by $2" "$(grep -c "Session description: .*TLS1.3.*($2)" "$TLS_LOG")" $((2 + 2 * $(nproc)))
-    mkfs.ext4 -q -E lazy_itable_init=1,lazy_journal_init=1 "$device"
-    mount "$device" /mnt/test
-    cp "$BASH" /mnt/test/bash
-    umount /mnt/test
-    # Not from this end's cache.
-    disconnect
-    tls_connect "$HOST" >/dev/null
-    device=$(namespace 1)
-    await 20 test -b "$device"
-    mount -r "$device" /mnt/test
-    cmp "$BASH" /mnt/test/bash
-    umount /mnt/test
+    device=$(tls_keeps_file "$device" "$HOST")
     if [[ $1 == NVMe1R02 ]]; then verified_io "$device" 16M; fi
     disconnect
     echo "$1 by $2"

@@ -49,7 +49,9 @@ impl Old {
         params: &Params,
         lost: &Lost,
     ) -> Option<Old> {
-        let unwanted = lost.socket_failed || !has_unacknowledged(&link);
+        // Not every error is the end of the socket: one that lives may still deliver.
+        let is_over = lost.socket_failed && link.is_over();
+        let unwanted = is_over || !has_unacknowledged(&link);
         if held.is_empty() && unwanted {
             let _ = link.stream.shutdown();
             return None;
@@ -63,7 +65,7 @@ impl Old {
             closed_at: lost.by_peer.then_some(now),
             settle: params.settle,
             reset_at: now + ARRIVAL,
-            reset: lost.socket_failed,
+            reset: is_over,
             is_let_go: false,
         })
     }
@@ -118,8 +120,9 @@ impl Old {
                 Err(error) => {
                     use io::ErrorKind::{BrokenPipe, ConnectionReset, Interrupted, WouldBlock};
                     let kind = error.kind();
-                    self.reset |=
+                    let is_other =
                         !matches!(kind, ConnectionReset | BrokenPipe | WouldBlock | Interrupted);
+                    self.reset |= is_other && self.link.is_over();
                     return matches!(kind, ConnectionReset | BrokenPipe);
                 }
             }

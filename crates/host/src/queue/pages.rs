@@ -465,4 +465,25 @@ mod tests {
         rig.connection.link.judge(&mut lost);
         assert!(lost.by_peer, "a reset");
     }
+
+    /// An error is no proof that nothing arrives any more: the kernel's TLS has some, of records that are no data or were tampered with,
+    /// after which TCP goes on.
+    #[test]
+    fn what_a_socket_that_lives_has_not_delivered_is_taken_back() {
+        let mut rig = Rig::new();
+        let link = Rc::clone(&rig.connection.link);
+        let bytes = vec![0; 1 << 20];
+        while link.stream.writev(&[io::IoSlice::new(&bytes)]).is_ok() {}
+        assert!(link.stream.unacknowledged().expect("a socket") > 0, "the peer does not read");
+        let lost: Lost = io::Error::from(io::ErrorKind::ConnectionAborted).into();
+        assert!(lost.socket_failed && !lost.by_peer);
+        let params = Arc::clone(&rig.connection.params);
+        let now = Instant::now();
+        let mut old = Old::new(link, vec![Request::new()], now, &params, &lost).expect("it waits");
+        let later = now + Duration::from_secs(1);
+        assert!(!old.is_dead(later, &mut [0; 64], &mut Vec::new()), "its time begins only now");
+        let mut peer = rig.peer.take().expect("it is there");
+        let told = std::io::Read::read_to_end(&mut peer, &mut Vec::new());
+        assert_eq!(told.expect_err("a reset").kind(), io::ErrorKind::ConnectionReset);
+    }
 }
