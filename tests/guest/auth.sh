@@ -69,6 +69,18 @@ done
 # A subsystem that cannot prove who it is.
 fails as_host "$key" --dhchap-ctrl-secret="$(<"$WORK/wrong.key")"
 
+# While a key is replaced the host comes by either.
+makes "$WORK/next.key" 2 48
+cat "$WORK/host.key" "$WORK/next.key" >"$WORK/both.key"
+chmod 600 "$WORK/both.key"
+expect_match "a file with two keys" "$(ctl host set-key "$HOST" --dhchap-key "$WORK/both.key")" 'holds two keys, and either will do'
+for secret in "$(<"$WORK/next.key")" "$key"; do
+    as_host "$secret" -i 1
+    dd if="$(namespace 1)" of=/dev/null bs=64k count=4 iflag=direct status=none
+    disconnect
+done
+fails as_host "$(<"$WORK/wrong.key")"
+
 # A new key, and a host that proves by it who it is while it is connected, I/O going on.
 ctl host set-key "$HOST" --dhchap-key "$WORK/host.key"
 as_host "$key" -i 2

@@ -110,7 +110,7 @@ impl Authentication {
                 Ok(Some((Authentication { host, random: *random, awaits }, first)))
             }
             // Of I/O queues Linux (6.18 and later) demands nothing: there the admin queue's proof has to do.
-            Some(it) if queue == 0 && it.config.controller_key.is_some() => Err(Reason::Unproven),
+            Some(it) if queue == 0 && it.config.controller_keys.is_some() => Err(Reason::Unproven),
             _ => Ok(None),
         }
     }
@@ -188,7 +188,7 @@ mod tests {
             host_nqn: "nqn.x:h".into(),
             subsystem_nqn: "nqn.x:s".into(),
             host_key: key(1),
-            controller_key: Some(key(2)),
+            controller_keys: Some([key(2)].into()),
         };
         let credentials = Credentials { config, random: |bytes| bytes.fill(3) };
         let begin =

@@ -5,7 +5,7 @@ use crate::message::{self, Failure, Message, Negotiate, Reply};
 use crate::response::Exchange;
 use crate::{Done, Group, Hash, Key, Random, Work, work};
 use std::sync::Arc;
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 use zeroize::Zeroizing;
 
 /// Who is to prove who he is, and how.
@@ -15,8 +15,8 @@ pub struct ControllerConfig {
     pub host_nqn: Arc<str>,
     /// NQN of the subsystem.
     pub subsystem_nqn: Arc<str>,
-    /// The host's key.
-    pub host_key: Arc<Key>,
+    /// The host's keys, by any of which it may prove who it is: one, and while that is replaced the other as well.
+    pub host_keys: Arc<[Arc<Key>]>,
     /// The controller's, by which it proves who it is to hosts that want to know.
     pub controller_key: Option<Arc<Key>>,
     /// Hash functions that will do, the preferred one first.
@@ -339,8 +339,13 @@ impl Controller {
             host_nqn: &self.config.host_nqn,
             subsystem_nqn: &self.config.subsystem_nqn,
         };
-        let expected = exchange.of_host(&self.config.host_key, &round.challenge, round.sequence);
-        if !bool::from(expected.as_ref().ct_eq(&answer.response)) {
+        // All of them, so that the time it takes does not tell which it was.
+        let mut is_right = Choice::from(0);
+        for key in &*self.config.host_keys {
+            let expected = exchange.of_host(key, &round.challenge, round.sequence);
+            is_right |= expected.as_ref().ct_eq(&answer.response);
+        }
+        if !bool::from(is_right) {
             return Err(Failure::Failed);
         }
         let response = match (&answer.challenge, &self.config.controller_key) {

@@ -53,7 +53,7 @@ fn ends() -> (Controller, Host) {
     let controller = Controller::new(ControllerConfig {
         host_nqn: host_nqn.into(),
         subsystem_nqn: subsystem_nqn.into(),
-        host_key: key(1),
+        host_keys: [key(1)].into(),
         controller_key: Some(key(2)),
         hashes: Hash::ALL.to_vec(),
         groups: Group::ALL.to_vec(),
@@ -62,7 +62,7 @@ fn ends() -> (Controller, Host) {
         host_nqn: host_nqn.into(),
         subsystem_nqn: subsystem_nqn.into(),
         host_key: key(1),
-        controller_key: Some(key(2)),
+        controller_keys: Some([key(2)].into()),
     };
     (controller, Host::new(host, TRANSACTION))
 }

@@ -5,7 +5,7 @@ use crate::message::{self, Challenge, Failure, Message};
 use crate::response::Exchange;
 use crate::{Done, Group, Hash, Key, Random, Work, work};
 use std::sync::Arc;
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 
 /// Who proves who he is, and to whom.
 #[derive(Clone, Debug)]
@@ -16,8 +16,8 @@ pub struct HostConfig {
     pub subsystem_nqn: Arc<str>,
     /// The host's key.
     pub host_key: Arc<Key>,
-    /// The controller's, where it is to prove who it is.
-    pub controller_key: Option<Arc<Key>>,
+    /// The controller's, where it is to prove who it is: by any of them, of which there are two while one is replaced.
+    pub controller_keys: Option<Arc<[Arc<Key>]>>,
 }
 
 /// What the host does next.
@@ -47,8 +47,8 @@ enum Stage {
     Opened,
     /// Both powers are being computed.
     Answering(Asked),
-    /// Success1 is to come; what the controller's response must be, where it must give one.
-    Answered(Hash, Option<Expected>),
+    /// Success1 is to come; what the controller's response must be one of, where it must give one.
+    Answered(Hash, Option<Vec<Expected>>),
     /// It has ended.
     Over,
 }
@@ -162,10 +162,12 @@ impl Host {
         let response = exchange.of_host(&self.config.host_key, &asked.challenge, asked.sequence);
         let mut challenge = vec![0; asked.hash.bytes()];
         let (mut ours, mut expected) = (None, None);
-        if let Some(key) = &self.config.controller_key {
+        if let Some(keys) = &self.config.controller_keys {
             random(&mut challenge);
             let sequence = sequence(random);
-            expected = Some(Expected(exchange.of_controller(key, &challenge, sequence)));
+            let response =
+                |key: &Arc<Key>| Expected(exchange.of_controller(key, &challenge, sequence));
+            expected = Some(keys.iter().map(response).collect());
             ours = Some((&challenge[..], sequence));
         }
         self.stage = Stage::Answered(asked.hash, expected);
@@ -174,13 +176,16 @@ impl Host {
 
     fn judge(
         &mut self,
-        expected: Option<Expected>,
+        expected: Option<Vec<Expected>>,
         response: Option<&[u8]>,
     ) -> Result<Step, Failure> {
-        let Some(Expected(expected)) = expected else { return Ok(Step::Proven(None)) };
+        let Some(expected) = expected else { return Ok(Step::Proven(None)) };
         // Without a response nothing is proved.
         let response = response.ok_or(Failure::Failed)?;
-        if !bool::from(expected.as_ref().ct_eq(response)) {
+        let is_right = expected
+            .iter()
+            .fold(Choice::from(0), |is_right, Expected(it)| is_right | it.as_ref().ct_eq(response));
+        if !bool::from(is_right) {
             return Err(Failure::Failed);
         }
         Ok(Step::Proven(Some(message::success2(self.transaction))))

@@ -42,12 +42,12 @@ fn pair(host_keys: (Arc<Key>, Option<Arc<Key>>), keys: (Arc<Key>, Option<Arc<Key
         host_nqn: HOST.into(),
         subsystem_nqn: SUBSYSTEM.into(),
         host_key: host_keys.0,
-        controller_key: host_keys.1,
+        controller_keys: host_keys.1.map(|key| [key].into()),
     };
     let controller = ControllerConfig {
         host_nqn: HOST.into(),
         subsystem_nqn: SUBSYSTEM.into(),
-        host_key: keys.0,
+        host_keys: [keys.0].into(),
         controller_key: keys.1,
         hashes: Hash::ALL.to_vec(),
         groups: Group::ALL.to_vec(),
@@ -169,6 +169,29 @@ fn who_does_not_know_the_key_proves_nothing() {
     config.host_nqn = "nqn.2026-11.org.example:another".into();
     other.controller = Controller::new(config);
     assert_eq!(other.run(&mut unchanged), failed(Failure::Failed));
+}
+
+#[test]
+fn while_a_key_is_replaced_the_other_end_may_prove_itself_by_either() {
+    let (old, new, other) = (key(1, None), key(2, Some(Hash::Sha384)), key(9, None));
+    let own = key(3, None);
+    for (of_host, expected) in [(&old, true), (&new, true), (&other, false)] {
+        let mut pair = pair((of_host.clone(), None), (old.clone(), None));
+        let mut config = pair.controller.config().clone();
+        config.host_keys = [old.clone(), new.clone()].into();
+        pair.controller = Controller::new(config);
+        assert_eq!(pair.run(&mut unchanged) == PROVEN, expected);
+        assert_eq!(pair.controller.is_proven(), expected);
+    }
+    for (of_controller, expected) in [(&old, true), (&new, true), (&other, false)] {
+        let of_controller = Some(of_controller.clone());
+        let mut pair = pair((own.clone(), Some(old.clone())), (own.clone(), of_controller));
+        let mut config = pair.host_config();
+        config.controller_keys = Some([old.clone(), new.clone()].into());
+        pair.host = Host::new(config, 77);
+        assert_eq!(pair.run(&mut unchanged) == PROVEN, expected);
+        assert_eq!(pair.controller.is_proven(), expected);
+    }
 }
 
 #[test]

@@ -12,8 +12,11 @@ use thiserror::Error;
 use tls::Psk;
 use zeroize::Zeroizing;
 
-/// More than any key, with room for white space.
+/// More than any two keys, with room for white space.
 const FILE_BYTES_MAX: u64 = 1024;
+
+/// Keys in a file: one, and while it is replaced the one that comes after it.
+pub const KEYS_MAX: usize = 2;
 
 /// A file that gives no key.
 #[derive(Debug, Error)]
@@ -34,7 +37,13 @@ pub enum KeyFileError {
         /// What is wrong with it.
         source: KeyError,
     },
-    /// The same where a key for TLS is wanted.
+    /// There are more keys in it than one and the one that replaces it.
+    #[error("{} holds more than {KEYS_MAX} keys", path.display())]
+    TooMany {
+        /// Of the file.
+        path: PathBuf,
+    },
+    /// The same as [`KeyFileError::Key`] where a key for TLS is wanted.
     #[error("{} holds no key for TLS: {source}", path.display())]
     TlsKey {
         /// Of the file.
@@ -84,9 +93,9 @@ impl KeyFiles {
     /// Reads them. Those that everybody may read are warned about.
     pub fn read(&self, host_nqn: &str, subsystem_nqn: &str) -> Result<Keys, KeyFileError> {
         let offers = self.tls.as_ref().map(|path| {
-            let key = read_tls_key(path)?;
+            let keys = read_tls_keys(path)?;
             warn_if_exposed(path);
-            tls::offers(&key, host_nqn, subsystem_nqn).map_err(KeyFileError::Names)
+            tls::offers(&keys[0], host_nqn, subsystem_nqn).map_err(KeyFileError::Names)
         });
         Ok(Keys {
             credentials: self.credentials(host_nqn, subsystem_nqn)?,
@@ -103,15 +112,15 @@ impl KeyFiles {
             return if self.controller.is_none() { Ok(None) } else { Err(KeyFileError::NoHostKey) };
         };
         let read = |path: &PathBuf| {
-            let key = read_key(path)?;
+            let keys = read_keys(path)?;
             warn_if_exposed(path);
-            Ok(Arc::new(key))
+            Ok(keys)
         };
         let config = HostConfig {
             host_nqn: host_nqn.into(),
             subsystem_nqn: subsystem_nqn.into(),
-            host_key: read(host)?,
-            controller_key: self.controller.as_ref().map(read).transpose()?,
+            host_key: Arc::clone(&read(host)?[0]),
+            controller_keys: self.controller.as_ref().map(read).transpose()?,
         };
         let random = |bytes: &mut [u8]| {
             getrandom::fill(bytes).expect("the kernel gives random bytes");
@@ -130,16 +139,35 @@ fn warn_if_exposed(path: &Path) {
     }
 }
 
-/// Reads a file that holds one key, `DHHC-1:...`, and nothing else but white space.
-pub fn read_key(path: &Path) -> Result<Key, KeyFileError> {
-    let text = read_text(path)?.unwrap_or_default();
-    Key::parse(&text).map_err(|source| KeyFileError::Key { path: path.into(), source })
+/// Reads a file that holds a key, `DHHC-1:...`, or two, each in a line of its own, and nothing else but white space. The first is the one by which
+/// this end proves who it is; the other end may by each. There is at least one.
+pub fn read_keys(path: &Path) -> Result<Arc<[Arc<Key>]>, KeyFileError> {
+    read(path, |line| {
+        Key::parse(line).map_err(|source| KeyFileError::Key { path: path.into(), source })
+    })
 }
 
-/// The same of a key for TLS, `NVMeTLSkey-1:...`.
-pub fn read_tls_key(path: &Path) -> Result<tls::Key, KeyFileError> {
+/// The same of keys for TLS, `NVMeTLSkey-1:...`.
+pub fn read_tls_keys(path: &Path) -> Result<Arc<[Arc<tls::Key>]>, KeyFileError> {
+    let of_tls = |source| KeyFileError::TlsKey { path: path.into(), source };
+    read(path, |line| tls::Key::parse(line).map_err(of_tls))
+}
+
+fn read<K>(
+    path: &Path,
+    parse: impl Fn(&str) -> Result<K, KeyFileError>,
+) -> Result<Arc<[Arc<K>]>, KeyFileError> {
     let text = read_text(path)?.unwrap_or_default();
-    tls::Key::parse(&text).map_err(|source| KeyFileError::TlsKey { path: path.into(), source })
+    let mut lines: Vec<&str> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.len() > KEYS_MAX {
+        return Err(KeyFileError::TooMany { path: path.into() });
+    }
+    if lines.is_empty() {
+        // It says what a key looks like.
+        lines.push("");
+    }
+    lines.into_iter().map(|line| parse(line).map(Arc::new)).collect()
 }
 
 /// What a file of a key holds; none if that is no text, which is no key either.
@@ -176,19 +204,28 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_file_holds_one_key() {
+    fn a_file_holds_one_key_or_two() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
-        let key = Key::generate(None, &mut |bytes| bytes.fill(7));
-        let text = key.to_text();
-        fs::write(&path, format!("\n {}\n", *text)).expect("a file");
-        assert_eq!(read_key(&path).expect("a key"), key);
-        let error = |bytes: &[u8]| {
+        let [key, other] = [7, 8].map(|byte| Key::generate(None, &mut |bytes| bytes.fill(byte)));
+        let (text, next) = (key.to_text(), other.to_text());
+        let read = |bytes: &[u8]| {
             fs::write(&path, bytes).expect("a file");
-            read_key(&path).expect_err("no key").to_string()
+            let keys = read_keys(&path);
+            keys.map(|keys| keys.iter().map(|key| (**key).clone()).collect::<Vec<_>>())
         };
-        let twice = error(format!("{}\n{}\n", *text, *text).as_bytes());
-        for said in [twice, error(b""), error(b"secret"), error(&[0xff; 9]), error(&[b' '; 5000])] {
+        let one = read(format!("\n {}\n", *text).as_bytes());
+        assert_eq!(one.expect("a key"), std::slice::from_ref(&key));
+        let two = format!("{}\r\n\n  {}", *text, *next);
+        assert_eq!(read(two.as_bytes()).expect("two keys"), [key, other]);
+        let error = |bytes: &[u8]| read(bytes).expect_err("no key").to_string();
+        let third = error(format!("{two}\n{}\n", *text).as_bytes());
+        assert!(third.contains("more than 2 keys"), "{third}");
+        let beside = error(format!("{}\nsecret\n", *text).as_bytes());
+        let joined = error(format!("{} {}\n", *text, *next).as_bytes());
+        let no_text = error(&[0xff; 9]);
+        let long = error(&[b' '; 5000]);
+        for said in [third, beside, joined, error(b""), error(b"secret"), no_text, long] {
             assert!(
                 said.contains(&*path.to_string_lossy()) && !said.contains(&text[10..20]),
                 "{said}"
@@ -198,8 +235,8 @@ mod tests {
         let name = std::ffi::CString::new(pipe.to_str().expect("text")).expect("no zero");
         // SAFETY: a name that ends with zero.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        assert!(read_key(&pipe).is_err(), "and nobody waits for a writer");
-        let said = read_key(&folder.path().join("none")).expect_err("no file").to_string();
+        assert!(read_keys(&pipe).is_err(), "and nobody waits for a writer");
+        let said = read_keys(&folder.path().join("none")).expect_err("no file").to_string();
         assert!(said.contains("none") && said.contains("No such file"), "{said}");
     }
 
@@ -221,13 +258,15 @@ mod tests {
         fs::write(&one, key.to_text().as_bytes()).expect("a file");
         let text = Key::generate(None, &mut |bytes| bytes.fill(7)).to_text();
         fs::write(&other, text.as_bytes()).expect("a file");
-        assert_eq!(read_tls_key(&one).expect("a key"), key);
-        for (error, path) in [(read_tls_key(&other).err(), &other), (read_key(&one).err(), &one)] {
+        let read = read_tls_keys(&one).expect("a key");
+        assert!(*read[0] == key && read.len() == 1);
+        for (error, path) in [(read_tls_keys(&other).err(), &other), (read_keys(&one).err(), &one)]
+        {
             let said = error.expect("of the other kind").to_string();
             assert!(said.contains(&*path.to_string_lossy()), "{said}");
         }
         let secret = key.to_text();
-        let said = read_tls_key(Path::new(secret.as_str())).expect_err("a path").to_string();
+        let said = read_tls_keys(Path::new(secret.as_str())).expect_err("a path").to_string();
         assert!(!said.contains(&secret[16..24]), "{said}");
 
         let files = KeyFiles { tls: Some(one), ..KeyFiles::default() };

@@ -58,7 +58,7 @@ impl Keys {
     /// Has a target demand them, by what is first of `hashes` and `groups`.
     fn demanded(&self, target: &Target, hashes: &[Hash], groups: &[Group]) {
         let wanted = target::Authentication {
-            host_key: Arc::clone(&self.host),
+            host_keys: [Arc::clone(&self.host)].into(),
             controller_key: Some(Arc::clone(&self.controller)),
             hashes: hashes.to_vec(),
             groups: groups.to_vec(),

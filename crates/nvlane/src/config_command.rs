@@ -161,7 +161,8 @@ fn write_key(file: &KeyFile) -> Result<()> {
     }
     match key::write_new(path, &key.to_text()) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let known = host::keys::read_key(path).is_ok_and(|known| known == *key);
+            let known = host::keys::read_keys(path)
+                .is_ok_and(|known| known.iter().any(|known| **known == *key));
             ensure!(
                 known,
                 "{}: is there, and holds something else: --keys-dir DIR for another place",

@@ -241,7 +241,7 @@ fn volumes(volumes: &[Volume]) -> String {
 
 /// What is proven from now on, and what is amiss with that.
 fn key_set(set: &HostKeySet) -> String {
-    let HostKeySet { nqn, host, may_connect, allow_any_host, has_listener, exposed } = set;
+    let HostKeySet { nqn, host, may_connect, allow_any_host, has_listener, exposed, twofold } = set;
     let mut text = format!("{host} has to prove who it is, from its next connection to {nqn} on\n");
     let _ = writeln!(
         text,
@@ -255,6 +255,12 @@ fn key_set(set: &HostKeySet) -> String {
     }
     if *allow_any_host {
         let _ = writeln!(text, "note: {}", authentication::anybody(nqn));
+    }
+    for path in twofold {
+        let _ = writeln!(
+            text,
+            "note: {path} holds two keys, and either will do: when {host} has the new one, take the old one out and say this again"
+        );
     }
     for path in exposed {
         let _ = writeln!(text, "note: {}", authentication::exposed(path));

@@ -12,6 +12,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Makes or checks a key.
 pub fn run(command: &KeyCommand) -> Result<()> {
@@ -57,19 +58,20 @@ pub fn write_new(path: &Path, key: &str) -> io::Result<()> {
 
 /// A key of either kind.
 enum Either {
-    Dhchap(Key),
-    Tls(tls::Key),
+    Dhchap(Arc<Key>),
+    Tls(Arc<tls::Key>),
 }
 
 impl Either {
-    fn read(path: &Path) -> Result<Either> {
-        let form = match keys::read_tls_key(path) {
-            Ok(key) => return Ok(Either::Tls(key)),
+    /// All that a file holds, which are of one kind.
+    fn read(path: &Path) -> Result<Vec<Either>> {
+        let form = match keys::read_tls_keys(path) {
+            Ok(keys) => return Ok(keys.iter().cloned().map(Either::Tls).collect()),
             Err(KeyFileError::TlsKey { source: source @ tls::KeyError::Form, .. }) => source,
             Err(error) => return Err(error.into()),
         };
-        match keys::read_key(path) {
-            Ok(key) => Ok(Either::Dhchap(key)),
+        match keys::read_keys(path) {
+            Ok(keys) => Ok(keys.iter().cloned().map(Either::Dhchap).collect()),
             Err(error @ KeyFileError::Key { source: KeyError::Form, .. }) => {
                 bail!("{error}; {form}")
             }
@@ -100,6 +102,14 @@ impl Either {
         }
     }
 
+    /// How long it is, and what is made of it.
+    fn making(&self) -> String {
+        let made = self.hash().map_or("used as it is".to_owned(), |hash| {
+            format!("made the key of one name by {hash}")
+        });
+        format!("{} bytes, {made}", self.bytes())
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Either::Dhchap(key) => key.bytes(),
@@ -109,25 +119,30 @@ impl Either {
 }
 
 fn check(path: &Path, format: ListFormat) -> Result<()> {
-    let key = Either::read(path)?;
+    let all = Either::read(path)?;
+    let (key, next) = (&all[0], all.get(1));
     let exposed = keys::is_exposed(path);
-    let (hash, bytes) = (key.hash(), key.bytes());
     let file = path.display().to_string();
     let text = if format == ListFormat::Json {
-        let kind = key.kind();
-        let Value::Object(object) =
-            json!({ "file": file, "kind": kind, "bytes": bytes, "hash": hash, "exposed": exposed })
+        let (kind, bytes, hash) = (key.kind(), key.bytes(), key.hash());
+        let next = next.map(|key| json!({ "bytes": key.bytes(), "hash": key.hash() }));
+        let Value::Object(object) = json!({ "file": file, "kind": kind, "bytes": bytes, "hash": hash, "next": next, "exposed": exposed })
         else {
             unreachable!("it is an object")
         };
         format!("{:#}\n", json_object(object))
     } else {
-        let made = hash.map_or("used as it is".to_owned(), |hash| {
-            format!("made the key of one name by {hash}")
-        });
-        let (words, note) = (key.words(), format!("note: {}\n", authentication::exposed(&file)));
-        let note = if exposed { &note } else { "" };
-        format!("{file}: a {words} of {bytes} bytes, {made}\n{note}")
+        let mut text = format!("{file}: a {} of {}\n", key.words(), key.making());
+        if let Some(next) = next {
+            text += &format!(
+                "and another, of {}: from the other end each will do, this end proves itself by the first\n",
+                next.making()
+            );
+        }
+        if exposed {
+            text += &format!("note: {}\n", authentication::exposed(&file));
+        }
+        text
     };
     stdout::write(text)
 }

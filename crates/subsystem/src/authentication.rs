@@ -22,11 +22,11 @@ impl Controller {
     }
 
     fn to_prove(&self, authentication: &Authentication) -> ControllerConfig {
-        let Authentication { host_key, controller_key, hashes, groups } = authentication.clone();
+        let Authentication { host_keys, controller_key, hashes, groups } = authentication.clone();
         ControllerConfig {
             host_nqn: Arc::clone(&self.host_nqn),
             subsystem_nqn: Arc::clone(&self.subsystem_nqn),
-            host_key,
+            host_keys,
             controller_key,
             hashes,
             groups,

@@ -70,8 +70,8 @@ pub struct SubsystemConfig {
 /// How a host has to prove who it is before a queue of a subsystem takes its commands, by DH-HMAC-CHAP.
 #[derive(Clone, Debug)]
 pub struct Authentication {
-    /// The host's key.
-    pub host_key: Arc<dhchap::Key>,
+    /// The host's keys, by any of which it may prove who it is: one, and while that is replaced the other as well.
+    pub host_keys: Arc<[Arc<dhchap::Key>]>,
     /// The key by which the subsystem proves who it is, to hosts that want to know.
     pub controller_key: Option<Arc<dhchap::Key>>,
     /// Hash functions that will do, the preferred one first.

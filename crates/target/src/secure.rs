@@ -15,29 +15,32 @@ use std::sync::{Arc, PoisonError, RwLock};
 use subsystem::PortId;
 use tls::{FindAll, Handshake, Key, Peer, Psk, Secured, Upgrade, UpgradeError};
 
-/// Keys of one host, each for another subsystem, by which it may come to discovery.
-const KEYS_MAX: usize = 8;
+/// Keys of one host, for several subsystems, by which it may come to discovery.
+const KEYS_MAX: usize = 16;
+
+/// The keys of a host for a subsystem, by each of which it may come.
+pub(crate) type HostKeys = Arc<[Arc<Key>]>;
 
 /// The keys of hosts, which threads look into.
 #[derive(Default)]
 pub(crate) struct Keys {
-    /// By subsystem, then by host.
-    keys: RwLock<BTreeMap<String, BTreeMap<String, Arc<Key>>>>,
+    /// By subsystem, then by host: one, or two while it is replaced.
+    keys: RwLock<BTreeMap<String, BTreeMap<String, HostKeys>>>,
     /// How often they were changed.
     changes: AtomicU64,
 }
 
 impl Keys {
     /// Whether it was another before.
-    pub(crate) fn set(&self, nqn: &str, host: &str, key: Option<Arc<Key>>) -> bool {
+    pub(crate) fn set(&self, nqn: &str, host: &str, wanted: Option<HostKeys>) -> bool {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let hosts = keys.entry(nqn.to_owned()).or_default();
-        let before = match &key {
-            Some(key) => hosts.insert(host.to_owned(), Arc::clone(key)),
+        let before = match &wanted {
+            Some(wanted) => hosts.insert(host.to_owned(), Arc::clone(wanted)),
             None => hosts.remove(host),
         };
         keys.retain(|_, hosts| !hosts.is_empty());
-        let is_changed = before != key;
+        let is_changed = before != wanted;
         self.changes.fetch_add(is_changed.into(), Ordering::Relaxed);
         is_changed
     }
@@ -55,11 +58,11 @@ impl Keys {
         let mut keys: Vec<Arc<Key>> = Vec::new();
         for (nqn, hosts) in all.iter() {
             let is_meant = *nqn == subsystem_nqn || subsystem_nqn == discovery_nqn;
-            let is_room = keys.len() < KEYS_MAX;
-            if let Some(key) =
-                hosts.get(&host_nqn).filter(|key| is_meant && is_room && !keys.contains(key))
-            {
-                keys.push(Arc::clone(key));
+            let of_host = hosts.get(&host_nqn).filter(|_| is_meant);
+            for key in of_host.into_iter().flat_map(|of_host| of_host.iter()) {
+                if keys.len() < KEYS_MAX && !keys.contains(key) {
+                    keys.push(Arc::clone(key));
+                }
             }
         }
         drop(all);
@@ -115,14 +118,17 @@ impl Control {
             Ok(_) if self.keys.changes.load(Ordering::Relaxed) != changes => {
                 tracing::debug!(%peer, "no TLS session: keys have changed meanwhile");
             }
-            Ok(Secured { stream, peer }) => self.accepted(port, stream, Some(peer)),
+            Ok(Secured { stream, peer: identified }) => {
+                tracing::debug!(%peer, host = ?identified.host_nqn, "connection is encrypted");
+                self.accepted(port, stream, Some(identified));
+            }
             Err(error) => self.core().journal.unsecured(peer, &error),
         }
     }
 
-    /// The key of a host is another, or none any more: what was encrypted by the old one, and is nobody's yet, becomes nobody's.
-    pub(crate) fn set_key(&self, nqn: &str, host: &str, key: Option<Arc<Key>>) {
-        if !self.keys.set(nqn, host, key) {
+    /// The keys of a host are others, or none any more: what was encrypted by an old one, and is nobody's yet, becomes nobody's.
+    pub(crate) fn set_keys(&self, nqn: &str, host: &str, keys: Option<HostKeys>) {
+        if !self.keys.set(nqn, host, keys) {
             return;
         }
         self.core().close_connections(|connection| {
@@ -185,8 +191,11 @@ mod tests {
     fn a_key_is_of_one_host_and_one_subsystem() {
         let keys = Keys::default();
         let (one, other) = (key(1), key(2));
-        keys.set("nqn.a", "nqn.host1", Some(Arc::clone(&one)));
-        keys.set("nqn.b", "nqn.host1", Some(Arc::clone(&other)));
+        let keyed = |keys: &[&Arc<Key>]| -> Option<HostKeys> {
+            Some(keys.iter().map(|key| Arc::clone(key)).collect())
+        };
+        keys.set("nqn.a", "nqn.host1", keyed(&[&one]));
+        keys.set("nqn.b", "nqn.host1", keyed(&[&other]));
         let count = |key: &Key, host, subsystem| {
             keys.find(&identity(key, host, subsystem), DISCOVERY).len()
         };
@@ -199,14 +208,23 @@ mod tests {
         assert_eq!(count(&one, "nqn.host2", DISCOVERY), 0);
         let changes = || keys.changes.load(Ordering::Relaxed);
         let before = changes();
-        assert!(!keys.set("nqn.a", "nqn.host1", Some(Arc::clone(&one))), "as it is");
+        assert!(!keys.set("nqn.a", "nqn.host1", keyed(&[&one])), "as it is");
         assert!(!keys.set("nqn.a", "nqn.host2", None));
         assert_eq!(changes(), before);
+        let next = key(3);
+        assert!(keys.set("nqn.a", "nqn.host1", keyed(&[&one, &next])));
+        for either in [&one, &next] {
+            assert_eq!(count(either, "nqn.host1", "nqn.a"), 1, "while it is replaced");
+            assert_eq!(count(either, "nqn.host1", DISCOVERY), 1);
+        }
+        assert!(keys.set("nqn.a", "nqn.host1", keyed(&[&next])));
+        assert_eq!((count(&one, "nqn.host1", "nqn.a"), count(&next, "nqn.host1", "nqn.a")), (0, 1));
         assert!(keys.set("nqn.a", "nqn.host1", None));
-        assert_eq!(changes(), before + 1);
+        assert_eq!(changes(), before + 3);
+        assert_eq!(count(&next, "nqn.host1", "nqn.a"), 0);
         assert_eq!(count(&one, "nqn.host1", "nqn.a"), 0);
         keys.forget("nqn.b");
-        assert_eq!(changes(), before + 2);
+        assert_eq!(changes(), before + 4);
         assert_eq!(count(&other, "nqn.host1", DISCOVERY), 0);
         assert!(keys.find(b"NVMe1R01", DISCOVERY).is_empty());
     }

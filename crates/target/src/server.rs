@@ -170,7 +170,7 @@ impl Bound {
         self.address
     }
 
-    /// Only connections that are encrypted are taken there (TLS 1.3), of hosts that have a key ([`Server::set_tls_key`]).
+    /// Only connections that are encrypted are taken there (TLS 1.3), of hosts that have a key ([`Server::set_tls_keys`]).
     pub fn secured(self) -> Bound {
         Bound { is_secured: true, ..self }
     }
@@ -477,19 +477,19 @@ impl Server {
         })??)
     }
 
-    /// Says by which key `host` comes to `nqn` by TLS, and then by no other way from its next Connect on; none: as any host. Connections that are
-    /// there stay.
-    pub fn set_tls_key(
+    /// Says by which keys `host` comes to `nqn` by TLS (by each of them), and then by no other way from its next Connect on; none: as any host.
+    /// Connections that are there stay.
+    pub fn set_tls_keys(
         &self,
         nqn: &str,
         host: &str,
-        key: Option<Arc<tls::Key>>,
+        keys: Option<Arc<[Arc<tls::Key>]>>,
     ) -> Result<(), Error> {
         let (nqn, host) = (nqn.to_string(), host.to_string());
         Ok(self.control(move |control| {
-            let set = control.target.borrow_mut().set_secured(&nqn, &host, key.is_some());
+            let set = control.target.borrow_mut().set_secured(&nqn, &host, keys.is_some());
             if set.is_ok() {
-                control.set_key(&nqn, &host, key);
+                control.set_keys(&nqn, &host, keys);
             }
             set
         })??)

@@ -21,7 +21,7 @@ fn key() -> Arc<Key> {
 /// Has the host prove who it is.
 fn demand(rig: &Rig, host_key: &Arc<Key>, controller_key: Option<&Arc<Key>>, groups: &[Group]) {
     let wanted = target::Authentication {
-        host_key: Arc::clone(host_key),
+        host_keys: [Arc::clone(host_key)].into(),
         controller_key: controller_key.cloned(),
         hashes: Hash::ALL.to_vec(),
         groups: groups.to_vec(),
@@ -34,7 +34,7 @@ fn host_end(host_key: &Arc<Key>, controller_key: Option<&Arc<Key>>) -> dhchap::H
         host_nqn: HOST_NQN.into(),
         subsystem_nqn: NQN.into(),
         host_key: Arc::clone(host_key),
-        controller_key: controller_key.cloned(),
+        controller_keys: controller_key.map(|key| [Arc::clone(key)].into()),
     };
     dhchap::Host::new(config, 0x1234)
 }

@@ -30,7 +30,7 @@ fn controller(group: Group) -> Controller {
     Controller::new(ControllerConfig {
         host_nqn,
         subsystem_nqn,
-        host_key: key(1),
+        host_keys: [key(1)].into(),
         controller_key: Some(key(2)),
         hashes: Hash::ALL.to_vec(),
         groups: vec![group],
@@ -47,8 +47,8 @@ impl Proof {
 
     pub(super) fn credentials(&self) -> Option<Credentials> {
         let (host_nqn, subsystem_nqn) = names();
-        let controller_key = self.is_mutual.then(|| key(2));
-        let config = HostConfig { host_nqn, subsystem_nqn, host_key: key(1), controller_key };
+        let controller_keys = self.is_mutual.then(|| [key(2)].into());
+        let config = HostConfig { host_nqn, subsystem_nqn, host_key: key(1), controller_keys };
         self.demands.then_some(Credentials { config, random: |bytes| bytes.fill(0x21) })
     }
 

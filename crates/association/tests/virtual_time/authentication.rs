@@ -27,7 +27,7 @@ fn credentials(host: u8, controller: Option<u8>) -> Credentials {
         host_nqn: config().host_nqn.into(),
         subsystem_nqn: NQN.into(),
         host_key: key(host),
-        controller_key: controller.map(key),
+        controller_keys: controller.map(|seed| [key(seed)].into()),
     };
     Credentials { config, random }
 }
@@ -36,7 +36,7 @@ fn demands(host: u8, controller: Option<u8>, group: Group) -> Option<Demands> {
     Some(Demands::new(ControllerConfig {
         host_nqn: config().host_nqn.into(),
         subsystem_nqn: NQN.into(),
-        host_key: key(host),
+        host_keys: [key(host)].into(),
         controller_key: controller.map(key),
         hashes: Hash::ALL.to_vec(),
         groups: vec![group],

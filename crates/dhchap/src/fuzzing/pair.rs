@@ -96,6 +96,15 @@ fn key(byte: u8) -> Arc<Key> {
     Arc::new(Key::generate(None, &mut |bytes: &mut [u8]| bytes.fill(byte)))
 }
 
+/// What the other end may prove itself by: a key, and by `choice` another before or after it.
+fn accepted(choice: u8, byte: u8) -> Arc<[Arc<Key>]> {
+    match choice >> 6 {
+        0 => [key(byte)].into(),
+        1 => [key(byte), key(byte + 100)].into(),
+        _ => [key(byte + 100), key(byte)].into(),
+    }
+}
+
 /// Bits of `choice`: who knows which key, and what is agreed on.
 fn configs(choice: u8) -> (HostConfig, ControllerConfig) {
     let [host_nqn, subsystem_nqn] = NAMES.map(Arc::<str>::from);
@@ -104,12 +113,12 @@ fn configs(choice: u8) -> (HostConfig, ControllerConfig) {
         host_nqn: Arc::clone(&host_nqn),
         subsystem_nqn: Arc::clone(&subsystem_nqn),
         host_key: key(if choice & 4 == 0 { 1 } else { 9 }),
-        controller_key: is_mutual.then(|| key(2)),
+        controller_keys: is_mutual.then(|| accepted(choice, 2)),
     };
     let controller = ControllerConfig {
         host_nqn,
         subsystem_nqn,
-        host_key: key(1),
+        host_keys: accepted(choice, 1),
         controller_key: has_key.then(|| key(if choice & 8 == 0 { 2 } else { 9 })),
         hashes: Hash::ALL.into_iter().cycle().skip(usize::from(choice >> 4 & 3)).take(3).collect(),
         groups: vec![Group::Null],
@@ -154,9 +163,10 @@ impl Pair {
         let is_proven = self.controller.is_proven();
         if self.is_honest && may_begin {
             let (host, controller) = (self.host.config(), self.controller.config());
-            let right = host.host_key == controller.host_key
-                && (host.controller_key.is_none()
-                    || host.controller_key == controller.controller_key);
+            let right = controller.host_keys.contains(&host.host_key)
+                && host.controller_keys.as_ref().is_none_or(|keys| {
+                    controller.controller_key.as_ref().is_some_and(|key| keys.contains(key))
+                });
             let expected = if right { Ok(()) } else { Err(Failure::Failed) };
             assert_eq!((ended, is_proven), (expected, right), "an exchange that was let alone");
             assert_eq!(self.controller.has_begun(), !right);
@@ -245,9 +255,12 @@ impl Pair {
         let told = message::read(bytes);
         if let Ok((transaction, Message::Reply(reply))) = &told {
             self.is_answered = self.asked.as_ref().is_some_and(|asked| {
-                let key = &self.controller.config().host_key;
-                let right = exchange(asked).of_host(key, &asked.bytes, asked.sequence);
-                asked.transaction == *transaction && reply.response == right.as_ref()
+                let is_right = |key: &Arc<Key>| {
+                    let right = exchange(asked).of_host(key, &asked.bytes, asked.sequence);
+                    reply.response == right.as_ref()
+                };
+                let keys = &self.controller.config().host_keys;
+                asked.transaction == *transaction && keys.iter().any(is_right)
             });
         }
         if !was_proven && self.controller.is_proven() {
@@ -307,7 +320,7 @@ impl Pair {
             Step::Send(reply) => {
                 let (transaction, told) = message::read(reply).expect("our own message");
                 let Message::Reply(reply) = told else { panic!("a host sends no {told:?}") };
-                let is_mutual = self.host.config().controller_key.is_some();
+                let is_mutual = self.host.config().controller_keys.is_some();
                 assert_eq!(reply.challenge.is_some(), is_mutual);
                 let hash = Hash::ALL.into_iter().find(|hash| hash.bytes() == reply.response.len());
                 let (hash, sequence) = (hash.expect("one of ours"), reply.sequence);
@@ -320,13 +333,14 @@ impl Pair {
                 let Ok((_, Message::Success1 { response, .. })) = told else {
                     panic!("proven by {told:?}")
                 };
-                assert_eq!(last.is_some(), self.host.config().controller_key.is_some());
-                if let Some(key) = &self.host.config().controller_key {
+                assert_eq!(last.is_some(), self.host.config().controller_keys.is_some());
+                if let Some(keys) = &self.host.config().controller_keys {
                     let asked = self.asked_back.as_ref().expect("it has asked");
+                    let known = self.controller.config().controller_key.as_ref();
+                    let key = known.filter(|key| keys.contains(key));
+                    let key = key.expect("it cannot have given a proof");
                     let right = exchange(asked).of_controller(key, &asked.bytes, asked.sequence);
                     assert_eq!(response, Some(right.as_ref()), "the controller gave no proof");
-                    let known = self.controller.config().controller_key.as_ref();
-                    assert_eq!(known, Some(key), "it cannot have given one");
                 }
             }
             Step::Failed(..) => {}

@@ -41,7 +41,7 @@ pub struct Loaded {
     /// By DH-HMAC-CHAP.
     pub authentication: Option<target::Authentication>,
     /// For TLS.
-    pub tls_key: Option<Arc<tls::Key>>,
+    pub tls_keys: Option<Arc<[Arc<tls::Key>]>>,
 }
 
 impl Authentication {
@@ -84,18 +84,19 @@ impl Authentication {
 
     /// Reads the keys.
     pub fn load(&self) -> Result<Loaded, KeyFileError> {
-        let read = |path: &String| keys::read_key(Path::new(path)).map(Arc::new);
+        let read = |path: &String| keys::read_keys(Path::new(path));
+        let first = |path: &String| read(path).map(|keys| Arc::clone(&keys[0]));
         let of_host = |path: &String| {
             Ok(target::Authentication {
-                host_key: read(path)?,
-                controller_key: self.dhchap_ctrl_key.as_ref().map(read).transpose()?,
+                host_keys: read(path)?,
+                controller_key: self.dhchap_ctrl_key.as_ref().map(first).transpose()?,
                 hashes: self.dhchap_hash.map_or(Hash::ALL.to_vec(), |hash| vec![hash]),
                 groups: self.dhchap_dhgroup.map_or(Group::ALL.to_vec(), |group| vec![group]),
             })
         };
         let authentication = self.dhchap_key.as_ref().map(of_host).transpose()?;
-        let tls_key = self.tls_key.as_ref().map(|path| keys::read_tls_key(Path::new(path)));
-        Ok(Loaded { authentication, tls_key: tls_key.transpose()?.map(Arc::new) })
+        let tls_keys = self.tls_key.as_ref().map(|path| keys::read_tls_keys(Path::new(path)));
+        Ok(Loaded { authentication, tls_keys: tls_keys.transpose()? })
     }
 
     /// Files of keys that every user of this machine may read, or write.

@@ -209,6 +209,9 @@ pub struct HostKeySet {
     pub has_listener: bool,
     /// Files of keys that every user of the machine may read or change.
     pub exposed: Vec<String>,
+    /// Files that hold two keys, by each of which it may come.
+    #[serde(default)]
+    pub twofold: Vec<String>,
 }
 
 /// `host_clear_key`: a host need not prove who it is any more. Gives an empty object.

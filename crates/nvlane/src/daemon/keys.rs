@@ -46,13 +46,13 @@ impl Keys {
 /// Has a host prove this from its next Connect on, and nothing else. What is new holds before what was is let go: at no moment is it let in
 /// without proof.
 fn demand(server: &Server, nqn: &str, host: &str, loaded: &Loaded) -> Result<(), target::Error> {
-    let Loaded { authentication, tls_key } = loaded;
-    if tls_key.is_some() {
-        server.set_tls_key(nqn, host, tls_key.clone())?;
+    let Loaded { authentication, tls_keys } = loaded;
+    if tls_keys.is_some() {
+        server.set_tls_keys(nqn, host, tls_keys.clone())?;
     }
     server.set_authentication(nqn, host, authentication.clone())?;
-    if tls_key.is_none() {
-        server.set_tls_key(nqn, host, None)?;
+    if tls_keys.is_none() {
+        server.set_tls_keys(nqn, host, None)?;
     }
     Ok(())
 }
@@ -85,6 +85,7 @@ impl Daemon {
             allow_any_host: subsystem.lets_in(crate::config::ANY_HOST),
             has_listener: one.tls_key.is_none() || self.config.listeners.iter().any(|it| it.tls),
             exposed: one.exposed(),
+            twofold: twofold(&one, &loaded),
         };
         self.change(config, |server| demand(server, &nqn, &one.host, &loaded))?;
         tracing::info!(host = one.host, subsystem = nqn, "a key was set: {}", one.means());
@@ -100,11 +101,19 @@ impl Daemon {
             return Err(Failure::missing(format!("{host} has no key in {nqn}")));
         }
         subsystem.authentication.retain(|known| known.host != host);
-        let nothing = Loaded { authentication: None, tls_key: None };
+        let nothing = Loaded { authentication: None, tls_keys: None };
         self.change(config, |server| demand(server, &nqn, &host, &nothing))?;
         tracing::info!(host, subsystem = nqn, "a key was taken away");
         Ok(())
     }
+}
+
+/// Files that hold two keys of the host's, as one has while it is replaced.
+fn twofold(one: &Authentication, loaded: &Loaded) -> Vec<String> {
+    let of_host = loaded.authentication.as_ref().map_or(0, |it| it.host_keys.len());
+    let for_tls = loaded.tls_keys.as_ref().map_or(0, |keys| keys.len());
+    let files = [(&one.dhchap_key, of_host), (&one.tls_key, for_tls)];
+    files.into_iter().filter(|(_, count)| *count > 1).filter_map(|(path, _)| path.clone()).collect()
 }
 
 /// What is called `text`.

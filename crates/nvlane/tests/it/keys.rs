@@ -90,7 +90,7 @@ fn a_new_key_is_its_owners_and_replaces_nothing() {
         let told: Value =
             serde_json::from_str(&succeeds(dir, &["key", "check", &name, "-o", "json"])).unwrap();
         let known = if hash == "none" { Value::Null } else { hash.into() };
-        let wanted = json!({"schema_version": 1, "file": name, "kind": "dhchap", "bytes": bytes, "hash": known, "exposed": false});
+        let wanted = json!({"schema_version": 1, "file": name, "kind": "dhchap", "bytes": bytes, "hash": known, "next": null, "exposed": false});
         assert_eq!(told, wanted);
     }
 }
@@ -392,6 +392,56 @@ fn who_has_the_key_is_let_in_and_a_new_one_holds_from_the_next_connection_on() {
     eventually("the old connection ends", || {
         daemon.call("controller_list", json!({})) == json!([])
     });
+}
+
+#[test]
+fn while_a_key_is_replaced_either_will_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let names = ["old.key", "new.key", "other.key", "c.key"];
+    let texts = names.map(|name| key(dir, name));
+    let [old, new, other, own] = texts.each_ref().map(String::as_str);
+    let file = |name: &str, keys: &[&str]| {
+        fs::write(dir.join(name), keys.join("\n")).unwrap();
+        fs::set_permissions(dir.join(name), Permissions::from_mode(0o600)).unwrap();
+    };
+    file("h.key", &[old, new]);
+    let said = succeeds(dir, &["key", "check", "h.key"]);
+    assert!(said.lines().nth(1).unwrap().starts_with("and another, of 32 bytes"), "{said}");
+    let told = succeeds(dir, &["key", "check", "h.key", "-o", "json"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["next"], json!({"bytes": 32, "hash": null}));
+
+    fs::write(dir.join("a.img"), [b'a'; 1 << 20]).unwrap();
+    let (host, controller) = (format!("{HOST}=h.key"), format!("{HOST}=c.key"));
+    let args = ["--host-key", &host, "--host-ctrl-key", &controller];
+    let daemon = Daemon::start(dir, &[&["a.img", "--nqn", NQN], &args[..]].concat());
+    let code = |file: &str| cat(dir, &daemon, &[("dhchap_key", file)]).0;
+    assert_eq!(["old.key", "new.key", "other.key"].map(code), [Some(0), Some(0), Some(1)]);
+    // Who has two proves itself by the first, and has the other end do so by either.
+    file("both.key", &[new, other]);
+    file("neither.key", &[other, new]);
+    assert_eq!(["both.key", "neither.key"].map(code), [Some(0), Some(1)]);
+    for (keys, expected) in [([other, own], 0), ([own, other], 0), ([other, new], 1)] {
+        file("controllers.key", &keys);
+        let keys = [("dhchap_key", "old.key"), ("dhchap_ctrl_key", "controllers.key")];
+        assert_eq!(cat(dir, &daemon, &keys).0, Some(expected));
+    }
+
+    let path = dir.join("h.key").display().to_string();
+    let set = ["host", "set-key", HOST, "--dhchap-key", &path];
+    let said = ctl(&daemon, &set);
+    assert!(said.contains(&format!("note: {path} holds two keys, and either will do")), "{said}");
+    file("h.key", &[new]);
+    assert_eq!(code("old.key"), Some(0), "nobody has said it");
+    assert!(!ctl(&daemon, &set).contains("two keys"));
+    assert_eq!(["old.key", "new.key"].map(code), [Some(1), Some(0)]);
+    // A third is no replacement, and changes nothing.
+    file("h.key", &[old, new, other]);
+    let params = json!({"host": HOST, "dhchap_key": path});
+    assert_eq!(daemon.refuse("host_set_key", params), -32602);
+    assert!(fails(dir, &["key", "check", "h.key"]).contains("more than 2 keys"));
+    assert_eq!(["old.key", "new.key"].map(code), [Some(1), Some(0)]);
 }
 
 /// A host that stays connected, with the key that it has at the beginning.

@@ -43,7 +43,7 @@ fn keys_for_tls_are_made_and_told_apart() {
         fs::write(dir.join(&name), text).unwrap();
         fs::set_permissions(dir.join(&name), Permissions::from_mode(0o600)).unwrap();
         let told = succeeds(dir, &["key", "check", &name, "-o", "json"]);
-        let wanted = json!({"schema_version": 1, "file": name, "kind": "tls", "bytes": bytes, "hash": hash, "exposed": false});
+        let wanted = json!({"schema_version": 1, "file": name, "kind": "tls", "bytes": bytes, "hash": hash, "next": null, "exposed": false});
         assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), wanted);
     }
     for hash in ["none", "sha512"] {

@@ -18,7 +18,7 @@ fn key() -> Arc<Key> {
 
 fn wanted(host_key: &Arc<Key>, controller_key: Option<&Arc<Key>>) -> Option<Authentication> {
     Some(Authentication {
-        host_key: Arc::clone(host_key),
+        host_keys: [Arc::clone(host_key)].into(),
         controller_key: controller_key.cloned(),
         hashes: Hash::ALL.to_vec(),
         groups: vec![Group::Ffdhe2048, Group::Null],
@@ -30,7 +30,7 @@ fn host_end(host_key: &Arc<Key>, controller_key: Option<&Arc<Key>>) -> dhchap::H
         host_nqn: HOST.into(),
         subsystem_nqn: NQN.into(),
         host_key: Arc::clone(host_key),
-        controller_key: controller_key.cloned(),
+        controller_keys: controller_key.map(|key| [Arc::clone(key)].into()),
     };
     dhchap::Host::new(config, 5)
 }
