@@ -5,7 +5,8 @@
 //!   build, fuzz/pdu, ...         lane 2: fuzz/pdu ─> ... ─> guest/holes ──> ...
 //! ```
 //!
-//! What a step prints is shown in one piece when it has ended; until then it is in its log (see
+//! A lane takes the first step for which there is room: guests with several processors take more of it, so that fewer
+//! of them are beside each other. What a step prints is shown in one piece when it has ended; until then it is in its log (see
 //! [`Output`]). In a single lane it is shown as it comes. A step that fails or panics does not stop
 //! those after it, nor those beside it.
 
@@ -15,7 +16,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ pub struct Step<'a, S> {
     pub name: String,
     /// It makes what others need, and is done whatever was asked for.
     pub prepares: bool,
+    /// Of the room that all steps share.
+    weight: usize,
     action: Action<'a, S>,
 }
 
@@ -59,7 +62,12 @@ impl<'a, S> Step<'a, S> {
         name: impl Into<String>,
         action: impl FnOnce(&mut S, &mut Output) -> Result<Count> + Send + 'a,
     ) -> Self {
-        Self { name: name.into(), prepares: false, action: Box::new(action) }
+        Self { name: name.into(), prepares: false, weight: 1, action: Box::new(action) }
+    }
+
+    /// The same, taking as much room as `weight` others.
+    pub fn weighing(self, weight: usize) -> Self {
+        Self { weight, ..self }
     }
 
     /// The same, done whatever was asked for.
@@ -81,21 +89,60 @@ pub struct Row {
     pub why: Vec<String>,
 }
 
-/// Runs `steps` in `lanes` lanes, in order; `ended` hears of each, before the next is shown. Logs
+/// Steps that nobody has taken, and the room that is left beside those that run.
+struct Queue<'a, S> {
+    room: usize,
+    waiting: Mutex<(VecDeque<Step<'a, S>>, usize)>,
+    changed: Condvar,
+}
+
+impl<'a, S> Queue<'a, S> {
+    fn new(steps: Vec<Step<'a, S>>, room: usize) -> Self {
+        Self { room, waiting: Mutex::new((steps.into(), room)), changed: Condvar::new() }
+    }
+
+    /// The first step that fits, and its room, to be given back; waits for room. None when all are taken.
+    fn take(&self) -> Option<(Step<'a, S>, usize)> {
+        let mut waiting = self.waiting.lock().expect("no step runs under this lock");
+        loop {
+            let (steps, left) = &mut *waiting;
+            if steps.is_empty() {
+                return None;
+            }
+            // What is larger than all the room gets all of it.
+            let weight = |step: &Step<'_, S>| step.weight.min(self.room);
+            if let Some(at) = steps.iter().position(|step| weight(step) <= *left) {
+                let step = steps.remove(at)?;
+                let weight = weight(&step);
+                *left -= weight;
+                return Some((step, weight));
+            }
+            waiting = self.changed.wait(waiting).expect("no step runs under this lock");
+        }
+    }
+
+    fn give_back(&self, weight: usize) {
+        self.waiting.lock().expect("no step runs under this lock").1 += weight;
+        self.changed.notify_all();
+    }
+}
+
+/// Runs `steps` in `lanes` lanes, in order as far as they fit into `room`; `ended` hears of each, before the next is shown. Logs
 /// of steps are in the folder `logs`. A lane starts with `S::default()`, and drops it at its end.
 pub fn run<S: Default>(
     lanes: usize,
+    room: usize,
     logs: &Path,
     steps: Vec<Step<'_, S>>,
     ended: impl FnMut(&Row) + Send,
 ) {
-    let queue = Mutex::new(VecDeque::from(steps));
-    let next = || queue.lock().expect("no step runs under this lock").pop_front();
+    let queue = Queue::new(steps, room);
     let ended = Mutex::new(ended);
     let lane = || {
         let mut kept = S::default();
-        while let Some(step) = next() {
+        while let Some((step, weight)) = queue.take() {
             let row = run_one(step, (lanes > 1).then_some(logs), &mut kept);
+            queue.give_back(weight);
             // Also orders what is shown: that of one step, then that of another.
             let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
             show(&row);
@@ -282,8 +329,35 @@ mod tests {
 
     fn rows<S: Default>(lanes: usize, logs: &Logs, steps: Vec<Step<'_, S>>) -> Vec<Row> {
         let mut rows = Vec::new();
-        run(lanes, &logs.0, steps, |row| rows.push(row.clone()));
+        run(lanes, lanes, &logs.0, steps, |row| rows.push(row.clone()));
         rows
+    }
+
+    #[test]
+    fn steps_beside_each_other_fit_into_the_room_and_the_first_that_fits_goes_first() {
+        let step =
+            |name: &str, weight| Step::new(name, |(): &mut (), _| Ok(Count::ONE)).weighing(weight);
+        let queue = Queue::new(
+            vec![step("a", 2), step("b", 2), step("c", 2), step("d", 1), step("all", 9)],
+            5,
+        );
+        let take = || queue.take().map(|(step, weight)| (step.name, weight));
+        let taken = |name: &str, weight| Some((name.to_owned(), weight));
+        assert_eq!([take(), take()], [taken("a", 2), taken("b", 2)]);
+        assert_eq!(take(), taken("d", 1), "c does not fit");
+        thread::scope(|scope| {
+            let waits = scope.spawn(take);
+            queue.give_back(1);
+            // Still none for c.
+            assert!(!waits.is_finished());
+            queue.give_back(2);
+            assert_eq!(waits.join().unwrap(), taken("c", 2));
+            let waits = scope.spawn(take);
+            queue.give_back(2);
+            queue.give_back(2);
+            assert_eq!(waits.join().unwrap(), taken("all", 5));
+        });
+        assert_eq!(take(), None);
     }
 
     #[test]

@@ -68,8 +68,11 @@ const FULL_PROCESSORS: u32 = 2;
 
 /// Lanes that steps run in, side by side.
 const LANES: usize = 2;
-/// Each may have a guest with 4 GiB of memory.
+/// One more everyday, when most guests have one processor, and what of them waits leaves time for it.
+const LANES_EVERYDAY: usize = 3;
 const LANES_MAX: usize = 16;
+/// Of memory for each lane's guest, and for what else runs there.
+const LANE_BYTES: u64 = 5 << 30;
 
 /// What is measured where nobody says what.
 const USUAL_SCENARIO: &str = "target";
@@ -143,8 +146,8 @@ pub struct TestArguments {
     /// Seed of the moments at which power is cut.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Steps that run side by side; in a single lane their output is shown as it comes. [default: 2, or
-    /// 1 on a single processor]
+    /// Steps that run side by side; in a single lane their output is shown as it comes. [default: 2, everyday 3 where
+    /// there is memory for three guests, or 1 on a single processor]
     #[arg(long, value_name = "COUNT", value_parser = lane_count)]
     lanes: Option<usize>,
     /// Words that the names of the wanted tests contain: `guest/fio`, `fuzz`, `power-cut`.
@@ -181,7 +184,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         }
         return Ok(0);
     }
-    let lanes = arguments.lanes.unwrap_or_else(usual_lanes);
+    let lanes = arguments.lanes.unwrap_or_else(|| usual_lanes(arguments.full));
     let mut runner = Runner::new(arguments.names.clone(), lanes);
     if arguments.names.is_empty() {
         space::ensure_enough(arguments.full)?;
@@ -266,9 +269,23 @@ fn lane_count(text: &str) -> Result<usize> {
     Ok(count)
 }
 
-/// Two where there are processors for them: half of what tests do is waiting.
-fn usual_lanes() -> usize {
-    std::thread::available_parallelism().map_or(1, |processors| processors.get().min(LANES))
+fn usual_lanes(full: bool) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    lanes_for(processors, memory_bytes(&memory).unwrap_or(0), full)
+}
+
+/// One on a single processor. As many as there is memory for, two at least, as ever.
+fn lanes_for(processors: usize, memory: u64, full: bool) -> usize {
+    let most = if full { LANES } else { LANES_EVERYDAY };
+    let fit = usize::try_from(memory / LANE_BYTES).unwrap_or(most);
+    if processors == 1 { 1 } else { most.min(fit.max(LANES)) }
+}
+
+/// What this machine has, as /proc/meminfo tells it.
+fn memory_bytes(told: &str) -> Option<u64> {
+    let line = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 /// What nothing else runs beside but what is done `ahead`, at the lowest priority: some of these tests measure time.
@@ -464,14 +481,15 @@ impl Guests {
                 on_purpose::run(seat, &machine, output)
             });
         steps.extend(self.on_purpose.then_some(on_purpose));
-        // Those that have the same guests come together.
+        // Those that have the same guests come together. Two processors take the room of two guests, and four no more.
         let mut scripts: Vec<&Script> = self.scripts.iter().collect();
         scripts.sort_by_key(|script| {
             (script.devices_there() == Set::Usual, script.processors.max(self.processors))
         });
         for script in scripts {
             let name = format!("{}/{}", self.prefix, script.name);
-            steps.push(Step::new(name, move |seat: &mut Seat, output| {
+            let weight = if script.processors.max(self.processors) == 1 { 1 } else { 2 };
+            let step = Step::new(name, move |seat: &mut Seat, output: &mut Output| {
                 let machine = self.machine(programs, script.processors)?;
                 seat.prepare(&machine, script.devices_there(), output)?;
                 output.start_clock();
@@ -493,7 +511,8 @@ impl Guests {
                     None if verdict.lacks => Count::NONE,
                     None => Count::ONE,
                 })
-            }));
+            });
+            steps.push(step.weighing(weight));
         }
     }
 }
@@ -649,6 +668,18 @@ mod tests {
             let is_listed = |it: &String| it.strip_suffix(FULL_ONLY).unwrap_or(it) == name;
             assert!(listed.iter().any(is_listed), "{name}");
         }
+    }
+
+    #[test]
+    fn there_are_as_many_lanes_as_processors_and_memory_have_room_for() {
+        assert_eq!(lanes_for(2, 24 << 30, false), 3);
+        assert_eq!(lanes_for(8, 15 << 30, false), 3);
+        assert_eq!(lanes_for(2, 24 << 30, true), 2);
+        assert_eq!([8 << 30, 0].map(|memory| lanes_for(2, memory, false)), [2, 2]);
+        assert_eq!(lanes_for(1, 64 << 30, false), 1);
+        let told = "MemTotal:       24590000 kB\nMemFree:        1 kB\n";
+        assert_eq!(memory_bytes(told), Some(24_590_000 << 10));
+        assert_eq!(memory_bytes("MemFree: 1 kB\n"), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -69,7 +70,7 @@ impl Runner {
     fn run_in<S: Default>(&mut self, lanes: usize, logs: &Path, steps: Vec<Step<'_, S>>) {
         let order: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
         let steps = steps.into_iter().filter(|step| step.prepares || self.wants(&step.name));
-        lanes::run(lanes, logs, steps.collect(), |row| {
+        lanes::run(lanes, room(lanes), logs, steps.collect(), |row| {
             if let Some(resume) = &mut self.resume
                 && row.count.failed == 0
                 && row.count.passed > 0
@@ -114,6 +115,13 @@ impl Runner {
         println!("{passed} passed, {failed} failed");
         u8::from(failed > 0 || passed == 0)
     }
+}
+
+/// Room of the steps in `lanes` lanes: two for each processor here, so that of guests with two there are no more than
+/// processors.
+fn room(lanes: usize) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    lanes.max(2 * processors)
 }
 
 /// Steps that look at what [`tree_state`] leaves out.
