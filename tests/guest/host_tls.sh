@@ -143,6 +143,20 @@ if [[ -n ${TLS_TOOLS_NEWER:-} ]]; then
     grep -aqF "$HOST" "$WORK/heard" || die "its Connect was not heard: $(head -c 400 "$WORK/heard")"
     # The server alone: what speaks to it ends by itself.
     kill "$(ss -Hltnp 'sport = :4430' | grep -o 'pid=[0-9]*' | cut -d= -f2)"
+    await 20 eval '[[ -z $(ss -Hltn "sport = :4430") ]]'
+    # One that changes its keys (KeyUpdate) once it has heard a Connect: that is said, and nobody waits for what comes by the new ones.
+    : >"$WORK/heard"
+    {
+        printf '\x01\x00\x80\x00\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00'
+        head -c 112 /dev/zero
+        until grep -aqF "$HOST" "$WORK/heard"; do sleep 0.2; done
+        echo k
+        pause 30
+    } | openssl s_server -accept 4430 -nocert -tls1_3 -ciphersuites TLS_AES_128_GCM_SHA256 \
+        -psk "$(tls_psk "$serial")" -psk_identity "$identity" >"$WORK/heard" 2>&1 &
+    await 20 eval '[[ -n $(ss -Hltn "sport = :4430") ]]'
+    refused 'changes its TLS keys' "$NVLANE" id-ctrl "tcp://127.0.0.1:4430/$NQN?hostnqn=$HOST" --tls-key "$WORK/host.tls" --timeout 20000
+    kill "$(ss -Hltnp 'sport = :4430' | grep -o 'pid=[0-9]*' | cut -d= -f2)"
     tls_forget
 fi
 killed() {

@@ -111,6 +111,15 @@ if [[ -n ${TLS_TOOLS_NEWER:-} ]]; then
     pause 2 | speaks -no_ign_eof
     await 20 logged 'connection ends error=unexpected end of file'
     logged 'Input/output error' && die "a goodbye is taken for an error"
+    # One that has not said who it is when its key is taken away: it is nobody's any more.
+    from_now
+    speaks </dev/null &
+    silent=$!
+    await 20 logged 'connection is encrypted'
+    ctl host set-key "$HOST" --tls-key "$WORK/wrong.tls"
+    await 15 eval '[[ -z $(ss -Htn state established "sport = :$PORT") ]]'
+    ctl host set-key "$HOST" --tls-key "$WORK/host.tls"
+    wait "$silent"
     tls_forget
 fi
 
@@ -142,9 +151,24 @@ verified_io "$device" 8M
 wait "$silent" || die "connections without a handshake stay"
 encrypted
 
+# A key that is replaced: the host comes by either, in both forms of identity.
+"$NVLANE" key new --tls "$WORK/new.tls"
+cat "$WORK/new.tls" >>"$WORK/host.tls"
+expect_match "a file with two keys" "$(ctl host set-key "$HOST" --tls-key "$WORK/host.tls")" 'holds two keys, and either will do'
+disconnect
+for which in new=1 new=0 old=0 old=1; do
+    tls_forget
+    secret=$key
+    [[ $which == new* ]] && secret=$(<"$WORK/new.tls")
+    tls_insert "$HOST" "$NQN" "$secret" --identity="${which#*=}"
+    tls_connect "$HOST" -i 2 >/dev/null
+    device=$(namespace 1)
+    encrypted
+    [[ $which == old=1 ]] || disconnect
+done
+
 # A key that changes: who is connected stays, and comes back by the new one alone. The server is started again, and still wants it.
 controller=$(controllers)
-"$NVLANE" key new --tls "$WORK/new.tls"
 cp "$WORK/new.tls" "$WORK/host.tls"
 ctl host set-key "$HOST" --tls-key "$WORK/host.tls"
 verified_io "$device" 4M

@@ -6,7 +6,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tls::{
     Derivation, Handshake, HandshakeError, Hash, Key, Progress, Psk, Secured, Upgrade,
@@ -201,6 +202,50 @@ fn what_is_given_up_tells_nothing() {
         });
     }
     assert!(told.borrow().is_empty(), "{told:?}");
+}
+
+/// The one thread of a core is kept by another while one waits for it that is given up: nobody looks for its key any more.
+#[test]
+fn what_is_given_up_while_it_waits_for_the_thread_is_not_computed() {
+    let (reactor, told) = (reactor(), Told::default());
+    let (entered, enters) = mpsc::channel();
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let keeps = Handshake::controller(Arc::new(move |identity: &[u8]| {
+        entered.send(()).expect("somebody listens");
+        waits.lock().expect("one at a time").recv().expect("it is told to go on");
+        accepted(identity, &key())
+    }));
+    let looks = Arc::new(AtomicU32::new(0));
+    let counts = |looks: &Arc<AtomicU32>| {
+        let looks = Arc::clone(looks);
+        Handshake::controller(Arc::new(move |identity: &[u8]| {
+            looks.fetch_add(1, Ordering::SeqCst);
+            accepted(identity, &key())
+        }))
+    };
+    let said = || {
+        let (mut near, far) = pair();
+        let mut host = Handshake::host(psk());
+        assert!(matches!(host.advance(&[]), Ok(Progress::Receive)));
+        near.write_all(&host.take_output()).expect("it is heard");
+        (near, far)
+    };
+    let ((first, keeping), (_second, given_up), (third, after)) = (said(), said(), said());
+    let _keeps = begin(&reactor, ("keeps", keeping), keeps, None, &told);
+    turn_until(&reactor, || enters.try_recv().is_ok());
+    let waiting = begin(&reactor, ("given up", given_up), counts(&looks), None, &told);
+    let other = Arc::new(AtomicU32::new(0));
+    let _after = begin(&reactor, ("after", after), counts(&other), None, &told);
+    // Until both wait for the thread.
+    for _ in 0..50 {
+        reactor.turn_for(Drive::Until(Instant::now() + Duration::from_millis(1)));
+    }
+    waiting.give_up();
+    go.send(()).expect("it waits");
+    drop((first, third));
+    turn_until(&reactor, || told.borrow().len() == 2);
+    assert_eq!((looks.load(Ordering::SeqCst), other.load(Ordering::SeqCst)), (0, 1));
 }
 
 /// The same handshake for who has a thread of his own.

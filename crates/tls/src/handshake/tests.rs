@@ -181,6 +181,23 @@ fn hear(
     (Ok(None), answer)
 }
 
+/// A provider of cryptography may not have all groups (FIPS).
+#[test]
+fn without_a_group_that_openssl_has_not_there_are_others() {
+    let key = key(Hash::Sha256, 7);
+    let psk = psk(&key, Version::Zero, Derivation::Specified);
+    let mut host = Bare::new(psk, "P-256:there-is-no-such-group");
+    let mut controller = knows(vec![key]);
+    let hello = host.says(&[]);
+    // supported_groups: secp256r1 and secp384r1, and not all that OpenSSL has.
+    let offered = [0, 10, 0, 6, 0, 4, 0, 0x17, 0, 0x18];
+    assert!(hello.windows(offered.len()).any(|bytes| bytes == offered), "{hello:02x?}");
+    let (heard, answer) = hear(&mut controller, &hello);
+    assert!(matches!(heard, Ok(None)), "{heard:?}");
+    let (done, _) = hear(&mut controller, &host.says(&answer));
+    assert!(matches!(done, Ok(Some(_))), "{done:?}");
+}
+
 #[test]
 fn a_host_that_needs_another_group_is_asked_for_it() {
     for derivation in [Derivation::Specified, Derivation::Compatible] {
