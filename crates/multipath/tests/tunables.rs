@@ -83,3 +83,90 @@ fn the_bias_is_added_to_paths_that_are_farther() {
         }
     }
 }
+
+/// Two paths of which something is known, under `policy`.
+fn learned(policy: Policy) -> Selector {
+    let latency_batch_timeout_ns = Some(MS);
+    let mut selector =
+        configured(Settings { policy, latency_batch_timeout_ns, ..Settings::default() });
+    for round in 1..=4 {
+        for path in 0..2 {
+            for group in Group::ALL {
+                let at_ns = SECOND + round * 10 * MS;
+                let token = selector.submitted(path, at_ns - MS, group, 4096);
+                selector.completed(&token, at_ns, Outcome::Answered);
+            }
+        }
+    }
+    for (path, group) in (0..2).flat_map(|path| Group::ALL.map(|group| (path, group))) {
+        assert!(is_known(&selector, path, group), "{policy}, {path}, {group:?}");
+    }
+    selector
+}
+
+fn is_known(selector: &Selector, path: usize, group: Group) -> bool {
+    let known = selector.statistics(path, group, 2 * SECOND);
+    match selector.settings().policy {
+        Policy::Latency => known.weight > 0 && known.slat_ns > 0,
+        _ => known.latency_ns > 0,
+    }
+}
+
+fn all_known(selector: &Selector) -> [[bool; 3]; 2] {
+    [0, 1].map(|path| Group::ALL.map(|group| is_known(selector, path, group)))
+}
+
+/// As posted: what is known of a path is forgotten when a command of it fails, for that group alone.
+#[test]
+fn under_latency_a_failure_makes_a_path_unknown_to_its_group() {
+    let mut selector = learned(Policy::Latency);
+    let token = selector.submitted(1, 2 * SECOND, Group::Write, 4096);
+    selector.completed(&token, 2 * SECOND, Outcome::PutOff);
+    assert_eq!(all_known(&selector), [[true; 3]; 2], "it was answered, if only to be sent again");
+    let token = selector.submitted(1, 2 * SECOND, Group::Write, 4096);
+    selector.completed(&token, 2 * SECOND, Outcome::Failed);
+    let of_write = Group::ALL.map(|group| group != Group::Write);
+    assert_eq!(all_known(&selector), [[true; 3], of_write]);
+    let forgotten = selector.statistics(1, Group::Write, 2 * SECOND);
+    let about = (forgotten.weight, forgotten.slat_ns, forgotten.nr_samples);
+    assert_eq!(about, (0, 0, 0));
+}
+
+/// As posted: a path that comes back takes everything until its first latency is known.
+#[test]
+fn under_latency_a_path_that_comes_back_is_unknown() {
+    use multipath::Standing;
+    let mut selector = learned(Policy::Latency);
+    selector.stand(1, Standing::NonOptimized);
+    selector.stand(1, Standing::Optimized);
+    assert_eq!(all_known(&selector), [[true; 3]; 2], "it was there all the time");
+    selector.stand(1, Standing::Unusable);
+    assert_eq!(all_known(&selector), [[true; 3], [false; 3]]);
+    selector.stand(1, Standing::Optimized);
+    for moment in 0..64 {
+        let now_ns = 2 * SECOND + moment;
+        let path = selector.select(now_ns, Group::Read, 4096, PathSet::EMPTY).expect("both");
+        selector.submitted(path, now_ns, Group::Read, 4096);
+        // Whichever has its turn first: from then on the one of which nothing is known.
+        assert!(path == 1 || moment == 0, "command {moment} went to path {path}");
+    }
+}
+
+/// What is in flight stays so, and nothing that was learned does.
+#[test]
+fn another_policy_begins_anew() {
+    for policy in [Policy::Latency, Policy::CompletionTime] {
+        let mut selector = learned(policy);
+        let settings = *selector.settings();
+        selector.configure(Settings { numa_bias_ns: 5, ..settings });
+        assert_eq!(all_known(&selector), [[true; 3]; 2], "{policy}: it is the same policy");
+        let token = selector.submitted(1, 2 * SECOND, Group::Read, 4096);
+        selector.configure(Settings { policy: Policy::Numa, ..settings });
+        selector.configure(settings);
+        assert_eq!(all_known(&selector), [[false; 3]; 2], "{policy}");
+        let in_flight = |selector: &Selector| selector.statistics(1, Group::Read, 0).in_flight;
+        assert_eq!(in_flight(&selector), 1);
+        selector.completed(&token, 3 * SECOND, Outcome::Failed);
+        assert_eq!(in_flight(&selector), 0);
+    }
+}

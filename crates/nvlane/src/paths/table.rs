@@ -147,13 +147,25 @@ mod tests {
 
     #[test]
     fn a_table_has_a_line_for_each_path_and_reasons_below() {
-        let text = table_of(&[volume([75, 25])]);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "tcp://a,b/nqn.r?ns=1, numa");
-        assert!(lines[1].starts_with("Path    State"), "{text}");
-        assert!(lines[3].contains("90.5 us") && lines[3].contains("75.0 %"), "{text}");
-        assert!(lines[4].contains("31.00 ms") && lines[4].contains("64/128"), "{text}");
-        assert_eq!(lines[5], "tcp://b: refused");
+        let mut known = volume([75, 25]);
+        let [fast, lost] = &mut known.paths[..] else { panic!("two paths") };
+        (fast.in_flight, fast.errors, fast.reconnects, fast.weight) = (11, 12, 13, 100);
+        (lost.in_flight, lost.errors, lost.reconnects, lost.p50_ns) = (0, 2_000, 1, 0);
+        let text = table_of(&[known]);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split("  ").collect()).collect();
+        let cells = |line: usize| -> Vec<&str> {
+            lines[line].iter().map(|cell| cell.trim()).filter(|cell| !cell.is_empty()).collect()
+        };
+        assert_eq!(text.lines().next(), Some("tcp://a,b/nqn.r?ns=1, numa"));
+        let head =
+            ["Path", "State", "In flight", "p50", "p99", "Weight", "Share", "Errors", "Reconnects"];
+        assert_eq!(cells(1), head, "{text}");
+        let fast =
+            ["tcp://a", "optimized", "11", "90.5 us", "31.00 ms", "100/128", "75.0 %", "12", "13"];
+        assert_eq!(cells(3), fast, "{text}");
+        let lost = ["tcp://b", "lost", "0", "-", "31.00 ms", "64/128", "25.0 %", "2000", "1"];
+        assert_eq!(cells(4), lost, "{text}");
+        assert_eq!(text.lines().nth(5), Some("tcp://b: refused"));
         let mut volume = volume([75, 25]);
         volume.paths[1].standby = true;
         assert!(table_of(&[volume]).contains(" lost, standby "));

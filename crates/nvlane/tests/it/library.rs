@@ -4,6 +4,7 @@
 use crate::daemon::Daemon;
 use namespace::Access;
 use nvme::{Command, Status, opcode};
+use serde_json::json;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use volume::session::{Bytes, CLOSE_WAIT, Done, Session, SessionConfig, Submission, Volume};
@@ -115,6 +116,31 @@ fn a_daemon_that_is_told_to_stop_flushes_what_nobody_did() {
         }
         let there = if kept { 7 } else { 0 };
         assert!(std::fs::read(&path).unwrap()[4096..8192].iter().all(|byte| *byte == there));
+    }
+}
+
+/// What is removed from a daemon that goes on is flushed as well.
+#[test]
+fn a_volume_that_is_removed_is_flushed() {
+    for method in ["volume_remove", "subsystem_remove"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let daemon = start(dir.path(), &format!("volatile:({})", path.display()));
+        let session = session();
+        let volume = session.open(&uri(&daemon, "&ctrl_loss_tmo=1s")).unwrap();
+        let done = execute(&session, &volume, Submission::write(8, 8, vec![7; 4096]));
+        assert_eq!(done.status, Status::SUCCESS);
+        assert_eq!(std::fs::read(&path).unwrap()[4096], 0, "the cache has it");
+        let params = match method {
+            "volume_remove" => json!({"nsid": 1}),
+            _ => json!({"nqn": NQN}),
+        };
+        daemon.call(method, params);
+        assert!(
+            std::fs::read(&path).unwrap()[4096..8192].iter().all(|byte| *byte == 7),
+            "{method}"
+        );
     }
 }
 

@@ -21,10 +21,14 @@ struct Watch {
 
 impl Watch {
     fn start(args: &[&str]) -> Watch {
+        Watch::in_format("json", args)
+    }
+
+    fn in_format(format: &str, args: &[&str]) -> Watch {
         // Though the tests may have been started in the background, SIGINT means what it usually does.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_nvlane")]);
-        command.args(["paths", "--watch", "--interval", "50ms", "-o", "json"]).args(args);
+        command.args(["paths", "--watch", "--interval", "50ms", "-o", format]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (sender, lines) = mpsc::channel();
@@ -132,6 +136,35 @@ fn a_path_that_goes_and_comes_back_is_seen() {
     assert!(back["paths"][1]["reconnects"].as_u64() > Some(0), "{back}");
     assert_eq!(back["paths"][1]["reason"], "");
 
+    let (status, said) = watch.end("INT");
+    assert_eq!((status.signal(), said.as_str()), (Some(2), ""));
+}
+
+/// For people: one table after the other, each as things are then.
+#[test]
+fn tables_follow_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (target, volume) = target(dir.path());
+    let watch = Watch::in_format("normal", &[&volume]);
+    let line = |begin: &str, part: &str| {
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE {
+            let line = watch.lines.recv_timeout(PATIENCE).expect("another line");
+            if line.starts_with(begin) && line.contains(part) {
+                return;
+            }
+        }
+        panic!("no line {begin}...{part}");
+    };
+    let second = format!("tcp://{}", target.listeners[1]);
+    for _ in 0..3 {
+        line("Path ", " Reconnects");
+        line(&second, " optimized ");
+    }
+    target.call("listener_remove", json!({"address": target.listeners[1]}));
+    line(&second, " lost ");
+    line("Path ", " Reconnects");
+    line(&second, " lost ");
     let (status, said) = watch.end("INT");
     assert_eq!((status.signal(), said.as_str()), (Some(2), ""));
 }

@@ -249,8 +249,27 @@ mod tests {
     #[test]
     fn cores_are_added_up_or_averaged() {
         let cores = [Core::new(1, 0), Core::new(1, 0)];
-        for (core, weight) in cores.iter().zip([48, 32]) {
-            let read = GroupStatistics { weight, sel: 10, rate: 7, ..GroupStatistics::default() };
+        // Of each statistic another value, twice as large on the second core.
+        for (core, times) in cores.iter().zip([2_u32, 4]) {
+            let many = u64::from(times);
+            let read = GroupStatistics {
+                weight: times,
+                credit: 10 * times,
+                score: 100 * many,
+                slat_ns: 1000 * many,
+                sel: 3 * many,
+                nr_samples: 30 * many,
+                nr_ignored: 300 * many,
+                in_flight: 5 * times,
+                queued_work: 50 * many,
+                latency_ns: 500 * many,
+                backlog_work: 7 * many,
+                rate: 70 * many,
+                least_ns: 700 * many,
+                silent_ns: 9 * many,
+                clipped: 90 * many,
+                probes: 900 * many,
+            };
             let none = GroupStatistics::default();
             core.paths[0].publish(64, &[read, none, none]);
         }
@@ -258,13 +277,19 @@ mod tests {
         let said = details(&cores, &Past::default(), 0, Policy::Latency);
         let names: Vec<_> = said.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["read", "read core 0", "read core 1"]);
-        let wanted =
-            "weight=40 credit=0 score=0 slat_ns=0 sel=20 nr_samples=0 nr_ignored=0 in_flight=0";
+        let wanted = "weight=3 credit=30 score=300 slat_ns=3000 sel=18 nr_samples=180 nr_ignored=1800 in_flight=30";
         assert_eq!(said[0].1, wanted);
-        assert!(said[1].1.starts_with("weight=48 credit=0") && !said[1].1.contains("rate"));
-        let said = details(&cores[..1], &Past::default(), 0, Policy::CompletionTime);
-        assert_eq!(said.len(), 1);
-        assert!(said[0].1.contains("rate=7") && !said[0].1.contains("weight"), "{}", said[0].1);
+        let wanted = "weight=2 credit=20 score=200 slat_ns=2000 sel=6 nr_samples=60 nr_ignored=600 in_flight=10";
+        assert_eq!(said[1].1, wanted);
+        let said = details(&cores, &Past::default(), 0, Policy::CompletionTime);
+        let wanted = "sel=18 in_flight=30 queued_work=300 latency_ns=1500 backlog_work=42 rate=420 least_ns=2100 silent_ns=27 clipped=540 probes=5400";
+        assert_eq!(said[0].1, wanted);
+        // A core that knows nothing is no part of a mean.
+        let idle = Core::new(1, 0);
+        let said = details(&[cores[0], &idle], &Past::default(), 0, Policy::Latency);
+        assert!(said[0].1.starts_with("weight=2 credit=20 score=200 slat_ns=2000"), "{said:?}");
+        let said = details(&cores[..1], &Past::default(), 0, Policy::Numa);
+        assert_eq!(said, [("read".to_owned(), "sel=6 in_flight=10".to_owned())]);
     }
 
     #[test]
