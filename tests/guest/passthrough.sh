@@ -4,7 +4,7 @@
 # the specification's status where it should fail.
 . "$(dirname "$0")/harness.sh"
 
-serve mem:64M "file:$SCRATCH/p.img?size=64M&create"
+serve mem:64M "file:$SCRATCH/p.img?size=64M&create" "fault:op=read,lba=64-71,status=0x281(mem:16M)"
 connect
 for nsid in 1 2; do
     device=$(namespace $nsid)
@@ -48,7 +48,16 @@ for nsid in 1 2; do
     cmp "$WORK/a" "$WORK/out"
 done
 expect "controllers" "$(controllers | wc -l)" 1
-# Every failure is in the error log or at least counted nowhere wrongly: the log still parses.
-nvme error-log "/dev/$(controllers)" -o json | jq -e '.errors | length > 0' >/dev/null
+# What a host did wrong is none of the controller's errors, and what a volume could not do is.
+error_log() { nvme error-log "/dev/$(controllers)" -o json >"$WORK/errors.json"; }
+is_counted() { error_log && [[ $(jq '.errors[0].error_count' "$WORK/errors.json") == "$1" ]]; }
+is_counted 0 || die "a mistake of the host's is in the error log: $(head -c 400 "$WORK/errors.json")"
+device=$(namespace 3)
+for count in 1 2; do
+    expect_match "a read that fails" "$(fails nvme read "$device" -s 64 -c 0 -z "$(blockdev --getss "$device")" -d "$WORK/out")" '(U|u)nrecovered|READ'
+    await 20 is_counted "$count"
+    expect_json "$WORK/errors.json" '.errors[0] | "\(.nsid) \(.lba) \(.status_field) \(.sqid > 0)"' '3 64 641 true'
+done
+expect_json "$WORK/errors.json" '.errors | length > 2 and .[2].error_count == 0' true
 disconnect
 stop
