@@ -59,7 +59,7 @@ const NO_LEAST: f64 = f64::NEG_INFINITY;
 
 /// What was asked for where that is met (a hundredth less where by no more than that), elsewhere what was measured, less 3 %.
 /// Passthrough at depth 1 was measured at 1.003 of block reads, less than windows differ by, so that it has 3 % too.
-const IN_GUEST: [Bench; 9] = [
+const IN_GUEST: [Bench; 10] = [
     Bench {
         scenario: "passthrough",
         only: concat!(
@@ -207,6 +207,17 @@ const IN_GUEST: [Bench; 9] = [
             ("read_completion_time_over_next_best", 0.99, NO_MOST),
             ("completion_time_of_best_split", 0.95, NO_MOST),
             ("recovery_ms", 0.0, 1000.0),
+        ],
+        ..PLAIN
+    },
+    // The same of writes, and of both ways at once.
+    Bench {
+        scenario: "multipath",
+        only: "write_completion_time,mixed_completion_time",
+        more: &["--scale", "10"],
+        bounds: &[
+            ("write_completion_time_of_best_split", 0.95, NO_MOST),
+            ("mixed_completion_time_of_best_split", 0.95, NO_MOST),
         ],
         ..PLAIN
     },

@@ -151,6 +151,36 @@ pub struct Options {
 }
 
 impl Options {
+    fn new(arguments: &BenchArgs) -> Options {
+        Options {
+            quick: arguments.quick || arguments.tiny,
+            tiny: arguments.tiny,
+            quiet: arguments.json,
+            dir: arguments.dir.clone(),
+            server_core: arguments.server_core,
+            client_core: arguments.client_core,
+            only: arguments.only.clone(),
+            found: Mutex::default(),
+            device: arguments.device.clone(),
+            // Even a busy machine is to get something done.
+            scale: if arguments.tiny { 32 } else { arguments.scale },
+            runs: arguments.runs,
+            slow_address: arguments.slow_address,
+            against: arguments.against.clone(),
+            against_pid: arguments.against_pid,
+        }
+    }
+
+    /// What a scenario is told by `nvlane bench WORDS`.
+    #[cfg(test)]
+    fn of(words: &[&str]) -> Options {
+        use clap::Parser as _;
+        let line = [&["nvlane", "bench"], words].concat();
+        let cli = crate::cli::Cli::try_parse_from(line).expect("flags of bench");
+        let crate::cli::Command::Bench(arguments) = cli.command else { panic!("not bench") };
+        Options::new(&arguments)
+    }
+
     /// Whether the row of that name was asked for.
     fn wants(&self, row: &str) -> bool {
         let mut words = self.only.iter().filter(|word| row.contains(word.as_str())).peekable();
@@ -235,23 +265,7 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
     };
     cores::may_prefer(!arguments.tiny);
     end_in_order()?;
-    let options = Options {
-        quick: arguments.quick || arguments.tiny,
-        tiny: arguments.tiny,
-        quiet: arguments.json,
-        dir: arguments.dir,
-        server_core: arguments.server_core,
-        client_core: arguments.client_core,
-        only: arguments.only,
-        found: Mutex::default(),
-        device: arguments.device,
-        // Even a busy machine is to get something done.
-        scale: if arguments.tiny { 32 } else { arguments.scale },
-        runs: arguments.runs,
-        slow_address: arguments.slow_address,
-        against: arguments.against,
-        against_pid: arguments.against_pid,
-    };
+    let options = Options::new(&arguments);
     let outcome = scenario.run(&options);
     // Whatever fails then may be for the same signal, which servers and other programs have got as well.
     heed()?;

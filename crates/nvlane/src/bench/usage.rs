@@ -243,6 +243,95 @@ fn open_counter(tracepoint: u64, task: i32) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+    use std::time::Instant;
+
+    /// How often another process is woken.
+    const TURNS: u64 = 100;
+
+    /// A process that sleeps until it is told something, and says it again: in each turn it reads,
+    /// writes, and is switched away from.
+    struct Echo {
+        child: Child,
+        told: ChildStdin,
+        said: ChildStdout,
+    }
+
+    impl Echo {
+        fn start() -> Echo {
+            let mut command = Command::new("cat");
+            let mut child =
+                command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat");
+            let (told, said) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+            let mut echo = Echo { child, told, said };
+            // What it does at first is over then.
+            echo.turn();
+            echo
+        }
+
+        fn turn(&mut self) {
+            self.told.write_all(b"x").unwrap();
+            let mut said = [0];
+            self.said.read_exact(&mut said).unwrap();
+            let end = Instant::now() + Duration::from_secs(60);
+            while !self.sleeps() {
+                assert!(Instant::now() < end, "it does not sleep");
+                std::thread::yield_now();
+            }
+        }
+
+        fn sleeps(&self) -> bool {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+            stat.contains(" (cat) S ")
+        }
+
+        fn observed(&self) -> Observed {
+            Observed::new(self.child.id()).unwrap()
+        }
+    }
+
+    impl Drop for Echo {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    #[test]
+    fn a_process_that_sleeps_again_and_again_is_switched_away_from_as_often() {
+        let mut echo = Echo::start();
+        let observed = echo.observed();
+        let before = observed.usage().unwrap();
+        // It may be woken while it is about to sleep, and goes on then: not every time.
+        for _ in 0..2 * TURNS {
+            echo.turn();
+        }
+        let used = observed.usage().unwrap().since(before);
+        assert!(used.switches >= TURNS, "{used:?}");
+        assert_eq!(used.system_calls, 0, "nobody counts them");
+    }
+
+    #[test]
+    fn system_calls_of_another_process_are_counted_when_that_was_asked_for() {
+        let mut echo = Echo::start();
+        let mut observed = echo.observed();
+        if let Err(error) = observed.count_system_calls() {
+            #[expect(clippy::print_stdout, reason = "whoever runs the tests is told")]
+            return println!("not checked: system calls cannot be counted here: {error}");
+        }
+        let before = observed.usage().unwrap();
+        for _ in 0..TURNS {
+            echo.turn();
+        }
+        let used = observed.usage().unwrap().since(before);
+        assert!(used.system_calls >= TURNS, "{used:?}");
+        // One that does nothing makes none.
+        let idle = observed.usage().unwrap();
+        assert_eq!(observed.usage().unwrap().since(idle).system_calls, 0);
+        observed.stop_counting();
+        assert_eq!(observed.usage().unwrap().system_calls, 0);
+    }
 
     #[test]
     fn a_busy_process_uses_cpu_time() {
@@ -262,7 +351,7 @@ mod tests {
         let options = uring::RingOptions { sqpoll, ..uring::RingOptions::default() };
         let _ring = uring::Ring::with_options(&options).unwrap();
         let before = with_submitters().unwrap();
-        let end = std::time::Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(20);
         // It spins, and this thread does nothing.
         loop {
             std::thread::sleep(Duration::from_millis(20));
@@ -270,7 +359,7 @@ mod tests {
             if all >= Duration::from_millis(50) {
                 break;
             }
-            assert!(std::time::Instant::now() < end, "{all:?}");
+            assert!(Instant::now() < end, "{all:?}");
         }
     }
 

@@ -195,3 +195,28 @@ impl Run<'_> {
         self.limit.beside(&job, Instant::now() + PEER_MAX, &mut client)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::target::limit::made_up::paired;
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_the_host_costs_and_what_it_has_over_another_client() {
+        let mut rows = [1, 4].map(|depth| rows::made_up::row(Volume::Memory, depth, 50_000));
+        rows[0].costs.0.cpu_us = 1.75;
+        rows[0].beside.client = Some((spdk::PERF, paired(&[(100_000, 40_000, 100_000)])));
+        let mut report = Report::new("host");
+        add(&rows, &mut report);
+        for (name, figure) in [
+            ("randread_qd1_of_limit", Some(0.5)),
+            ("randread_qd1_host_cpu_us", Some(1.75)),
+            ("randread_qd1_over_spdk_nvme_perf", Some(1.25)),
+            ("randread_qd4_host_cpu_us", Some(1.5)),
+            ("randread_qd4_over_spdk_nvme_perf", None),
+        ] {
+            assert_eq!(report.figures.get(name).copied(), figure, "{name}");
+        }
+        assert_eq!((report.rows.len(), report.tables.len(), report.bars[0].bars.len()), (2, 2, 2));
+    }
+}

@@ -112,8 +112,11 @@ impl Plan {
             scale: options.scale,
         };
         if options.quick {
-            plan.operations = vec![Operation::Read];
-            plan.policies = vec!["queue-depth", "latency", "completion-time"];
+            // Who names rows gets them.
+            if options.only.is_empty() {
+                plan.operations = vec![Operation::Read];
+                plan.policies = vec!["queue-depth", "latency", "completion-time"];
+            }
             plan.windows = vec![seconds(0..2), seconds(2..4), seconds(4..8)];
             plan.runs = 1;
             plan.alone = Duration::from_millis(1500);
@@ -512,6 +515,66 @@ mod tests {
     fn of_two_runs_the_slower_is_drawn() {
         let (slow, fast) = (cell(1, 10.0), cell(1, 20.0));
         assert_eq!(middle_run(&[&fast, &slow], 1).series_mib_s[0], 10.0);
+    }
+
+    #[test]
+    fn a_full_run_is_every_operation_under_every_policy_three_times() {
+        let options = Options::of(&["multipath"]);
+        let plan = Plan::new(&options);
+        let rows: Vec<String> =
+            plan.rows().map(|(operation, policy)| row_name(operation, policy)).collect();
+        let expected = [
+            "read_numa",
+            "read_round_robin",
+            "read_queue_depth",
+            "read_latency",
+            "read_completion_time",
+            "write_numa",
+            "write_round_robin",
+            "write_queue_depth",
+            "write_latency",
+            "write_completion_time",
+            "mixed_numa",
+            "mixed_round_robin",
+            "mixed_queue_depth",
+            "mixed_latency",
+            "mixed_completion_time",
+        ];
+        assert_eq!(rows, expected);
+        let windows: Vec<[f64; 2]> = plan
+            .windows
+            .iter()
+            .map(|window| [window.start.as_secs_f64(), window.end.as_secs_f64()])
+            .collect();
+        assert_eq!(windows, [[0.0, 20.0], [40.0, 60.0], [240.0, 300.0]]);
+        assert_eq!((plan.runs, plan.scale, plan.alone.as_secs()), (3, 1, 5));
+        assert_eq!((IN_FLIGHT, BYTES), (512, 4096));
+        assert_eq!(Plan::new(&Options::of(&["multipath", "--runs", "5"])).runs, 5);
+    }
+
+    #[test]
+    fn of_a_full_run_only_those_operations_are_measured_that_are_asked_for() {
+        let options = Options::of(&["multipath", "--only", "write_latency,mixed"]);
+        assert_eq!(Plan::new(&options).operations, [Operation::Write, Operation::Mixed]);
+        // A quick run of all is reads under three policies; who names others gets them.
+        let plan = Plan::new(&Options::of(&["multipath", "--quick"]));
+        assert_eq!((plan.operations, plan.policies.len()), (vec![Operation::Read], 3));
+        let plan = Plan::new(&Options::of(&["multipath", "--quick", "--only", "write_numa"]));
+        assert_eq!((plan.operations, plan.policies.len()), (vec![Operation::Write], 5));
+    }
+
+    #[test]
+    fn what_stands_behind_both_ports_is_as_slow_as_the_proposals_numbers_say() {
+        let volumes = Operation::ALL.map(|operation| operation.volume(1));
+        let expected = [
+            "delay:4600us(rate:358400K(mem:1G))",
+            "delay:2800us(rate:456704K(mem:1G))",
+            "delay:4700us(rate:358400K(mem:1G))",
+        ];
+        assert_eq!(volumes, expected);
+        // A smaller set-up has a slower backend, and the same latencies.
+        assert_eq!(Operation::Write.volume(32), "delay:2800us(rate:14272K(mem:1G))");
+        assert_eq!(Operation::ALL.map(Operation::mix), [Mix::Read, Mix::Write, Mix::Mixed]);
     }
 
     #[test]

@@ -67,3 +67,50 @@ impl Stage {
         Ok(self.server.set_delay(self.fast_port, Delays::all(time))?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::cores;
+    use crate::bench::multipath::BYTES;
+    use crate::bench::player::{Load, Mix, Player, Watch};
+
+    /// Less than a read takes whose path is slower, and more than one needs whose path is not.
+    const BETWEEN: Duration = Duration::from_millis(34);
+    /// How often is tried what a busy machine may spoil.
+    const TRIES: usize = 20;
+
+    /// What the quickest of some reads one by one took; none where the machine stood still meanwhile.
+    fn quickest(stage: &Stage, player: &Player, address: SocketAddr) -> Option<Duration> {
+        let volume = stage.open(&[address], "numa").unwrap();
+        let load = Load { mix: Mix::Read, bytes: BYTES, in_flight: 1, seed: 1 };
+        let time = Duration::from_millis(200);
+        let watch = Watch { windows: vec![Duration::ZERO..time], interval: time };
+        let window = player.play(&volume, load, &watch).unwrap().windows.remove(0);
+        (window.ios > 0).then(|| Duration::from_nanos(window.latency.min()))
+    }
+
+    #[test]
+    fn one_path_takes_30_ms_more_unless_something_else_delays_it() {
+        assert_eq!(SLOWER, Duration::from_millis(30));
+        let mut options = Options::of(&["multipath"]);
+        if cores::require(options.server_core, options.client_core).is_err() {
+            #[expect(clippy::print_stdout, reason = "whoever runs the tests is told")]
+            return println!("the bench needs two cores: not run");
+        }
+        let player = Player::start(options.client_core).unwrap();
+        let stage = Stage::start(Operation::Read, &options).unwrap();
+        let reads = |stage: &Stage, path| quickest(stage, &player, path);
+        let slow: Vec<Duration> =
+            (0..TRIES).filter_map(|_| reads(&stage, stage.slow)).take(3).collect();
+        assert!(!slow.is_empty() && slow.iter().all(|took| *took >= BETWEEN), "{slow:?}");
+        let is_quick = |stage: &Stage, path| {
+            (0..TRIES).filter_map(|_| reads(stage, path)).any(|took| took < BETWEEN)
+        };
+        assert!(is_quick(&stage, stage.fast), "the fast path is slower, too");
+        options.slow_address = Some([127, 0, 0, 2].into());
+        let stage = Stage::start(Operation::Read, &options).unwrap();
+        assert_eq!(Some(stage.slow.ip()), options.slow_address);
+        assert!(is_quick(&stage, stage.slow), "it is delayed twice");
+    }
+}

@@ -283,22 +283,26 @@ pub fn quantile_us(latency: &Histogram<u32>, quantile: f64) -> f64 {
     latency.value_at_quantile(quantile) as f64 / 1e3
 }
 
+/// What was never measured, for tests of what becomes of it.
 #[cfg(test)]
-mod tests {
+pub mod made_up {
     use super::*;
 
-    fn window(iops: u64) -> Window {
+    /// One of a second.
+    pub fn window(iops: u64) -> Window {
         let usage = Usage::default();
         Window { ios: iops, seconds: 1.0, latency: histogram(), client: usage, server: usage }
     }
 
-    fn choice() -> Choice {
+    /// Blocking is the limit, with 3 of 1, 3 and 2.
+    pub fn choice() -> Choice {
         let source = crate::bench::exchange::Source::Hot;
         let shape = Shape { request_data: 0, answer_data: 1, source };
         Choice { shape, depth: 1, iops: [1.0, 3.0, 2.0], p50_us: [0.0; 3] }
     }
 
-    fn paired(windows: &[(u64, u64, u64)]) -> Paired {
+    /// Rates of the limit before, of the target, and of the limit after.
+    pub fn paired(windows: &[(u64, u64, u64)]) -> Paired {
         let mut paired = Paired::new(&choice());
         for &(before, rate, after) in windows {
             let sample = Sample::new(&window(before), &window(rate), &window(after));
@@ -306,6 +310,12 @@ mod tests {
         }
         paired
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::made_up::{choice, paired, window};
+    use super::*;
 
     #[test]
     fn the_best_of_three_is_the_limit() {
@@ -341,5 +351,25 @@ mod tests {
         paired.add(Sample::new(&window(100), &disturbed, &window(100)), &disturbed);
         assert!(!paired.steady());
         assert_eq!(paired.of_limit(), 0.5);
+    }
+
+    #[test]
+    fn what_a_side_uses_in_windows_that_count_is_spread_over_their_requests() {
+        let used = |cpu_ms, switches, system_calls| Usage {
+            cpu: std::time::Duration::from_millis(cpu_ms),
+            switches,
+            system_calls,
+            ..Usage::default()
+        };
+        let mut paired = paired(&[(100, 90, 50)]);
+        for rate in [60, 40] {
+            let mut busy = window(rate);
+            (busy.client, busy.server) = (used(1, 5, 10), used(2, 15, 20));
+            paired.add(Sample::new(&window(100), &busy, &window(100)), &busy);
+        }
+        let (client, server) = paired.costs();
+        let each = |cost: Cost| (cost.cpu_us, cost.context_switches, cost.system_calls);
+        assert_eq!(each(client), (20.0, 0.1, Some(0.2)));
+        assert_eq!(each(server), (40.0, 0.3, Some(0.4)));
     }
 }

@@ -184,3 +184,199 @@ fn decimals(value: f64, places: usize) -> String {
 fn number(value: f64) -> Value {
     if value.is_finite() { json!((value * 1e4).round() / 1e4) } else { Value::Null }
 }
+
+/// What was never measured, for tests of what is said of it.
+#[cfg(test)]
+pub mod made_up {
+    use super::*;
+    use crate::bench::initiator::Pattern;
+    use crate::bench::target::limit::made_up::paired;
+
+    /// Random reads of which a second gave so many, where the limit gave 100,000. Half of them took 100 us, more than one in a
+    /// hundred 200 us, and one in two hundred 400 us.
+    pub fn row(volume: Volume, depth: u16, iops: u64) -> Row {
+        let job = Job { volume, pattern: Pattern::RandomRead, bytes: 4096, depth };
+        // The limit moved around the second window, which does not count therefore.
+        let mut paired = paired(&[(100_000, iops, 100_000), (100_000, 1, 50_000)]);
+        for (us, count) in [(100, 600), (200, 395), (400, 5)] {
+            paired.latency.record_n(us * 1000, count).unwrap();
+        }
+        let cost = |cpu_us, system_calls, context_switches| Cost {
+            cpu_us,
+            system_calls,
+            context_switches,
+        };
+        let costs = (cost(1.5, None, 0.25), cost(2.5, Some(3.5), 0.125));
+        Row { job, paired, costs, beside: Beside::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::made_up::row;
+    use super::*;
+    use crate::bench::target::limit::made_up::paired;
+
+    /// What rows add to a report.
+    fn added(rows: &[Row]) -> (Report, Table, Bars) {
+        let mut report = Report::new("target");
+        let mut table = Table { title: "t".into(), columns: COLUMNS.to_vec(), rows: Vec::new() };
+        let mut bars = Bars { title: "b".into(), bars: Vec::new() };
+        for row in rows {
+            row.add_to(&mut report, &mut table, &mut bars);
+        }
+        (report, table, bars)
+    }
+
+    /// Within what a histogram tells apart.
+    fn near(value: f64, expected: f64) -> bool {
+        (value / expected - 1.0).abs() < 0.01
+    }
+
+    /// These are all figures of the report.
+    fn has_figures(report: &Report, expected: &[(&str, f64)]) {
+        let figures = &report.figures;
+        assert_eq!(figures.len(), expected.len(), "{figures:?}");
+        for (name, value) in expected {
+            let figure = figures.get(*name).copied().unwrap_or(f64::NAN);
+            assert!(near(figure, *value), "{name} is to be {value}: {figures:?}");
+        }
+    }
+
+    #[test]
+    fn figures_are_those_of_their_row() {
+        let rows = [row(Volume::Memory, 1, 50_000), row(Volume::Null, 32, 80_000)];
+        let (report, _, bars) = added(&rows);
+        has_figures(
+            &report,
+            &[
+                ("randread_qd1_of_limit", 0.5),
+                ("randread_qd1_kiops", 50.0),
+                ("randread_qd1_p50_us", 100.0),
+                ("randread_qd1_p99_us", 200.0),
+                ("null_randread_qd32_of_limit", 0.8),
+                ("null_randread_qd32_kiops", 80.0),
+                ("null_randread_qd32_p50_us", 100.0),
+                ("null_randread_qd32_p99_us", 200.0),
+            ],
+        );
+        let bar = |name: &str, share, note: &str| (name.to_owned(), share, note.to_owned());
+        let expected = [
+            bar("randread_qd1", 0.5, "0.50 of 100K"),
+            bar("null_randread_qd32", 0.8, "0.80 of 100K"),
+        ];
+        assert_eq!(bars.bars, expected);
+    }
+
+    #[test]
+    fn a_row_says_what_was_measured() {
+        let (report, table, _) = added(&[row(Volume::Memory, 4, 50_000)]);
+        let said = &report.rows[0];
+        let expected = [
+            ("volume", json!("memory")),
+            ("operation", json!("randread")),
+            ("block_bytes", json!(4096)),
+            ("queue_depth", json!(4)),
+            ("iops", json!(50_000.0)),
+            ("of_limit", json!(0.5)),
+            ("steady", json!(true)),
+        ];
+        for (key, value) in expected {
+            assert_eq!(said[key], value, "{key}: {said}");
+        }
+        for (key, us) in [("p50_us", 100.0), ("p99_us", 200.0), ("p99_9_us", 400.0)] {
+            assert!(near(said[key].as_f64().unwrap(), us), "{key}: {said}");
+        }
+        let first = &said["samples"][0];
+        let rates = ["limit_before", "iops", "limit_after"].map(|key| first[key].as_f64().unwrap());
+        assert_eq!(rates, [100_000.0, 50_000.0, 100_000.0]);
+        assert_eq!((&first["kept"], &said["samples"][1]["kept"]), (&json!(true), &json!(false)));
+        let client = json!({"cpu_us": 1.5, "system_calls": null, "context_switches": 0.25});
+        assert_eq!(said["client"], client);
+        let server = json!({"cpu_us": 2.5, "system_calls": 3.5, "context_switches": 0.125});
+        assert_eq!(said["server"], server);
+        assert!(said.get("beside").is_none(), "{said}");
+
+        // The latencies are between.
+        let cells: Vec<&str> = table.rows[0].iter().map(String::as_str).collect();
+        assert_eq!(cells[..5], ["memory randread qd4", "50000", "0.50", "100000", "blocking"]);
+        let latencies: Vec<f64> = cells[5..8].iter().map(|cell| cell.parse().unwrap()).collect();
+        let close = latencies.iter().zip([100.0, 200.0, 400.0]).all(|(us, to)| near(*us, to));
+        assert!(close, "{latencies:?}");
+        assert_eq!(cells[8..], ["2.50", "1.50", "3.50", "-", "0.1250", "0.2500", "-"]);
+        assert_eq!(cells.len(), COLUMNS.len());
+    }
+
+    #[test]
+    fn of_peers_the_figures_say_how_many_times_as_much_we_have() {
+        let rows = [1, 2, 3].map(|depth| {
+            let mut row = row(Volume::Memory, depth, 50_000);
+            match depth {
+                1 => row.beside.nbd = Some(("qemu-nbd", 20_000.0, 30.0)),
+                2 => {
+                    let measured = fio::Measured { iops: 40_000.0, p50_us: 30.0, p99_us: 60.0 };
+                    row.beside.fio = Some(measured);
+                }
+                // Beside a limit of its own: two fifths of it.
+                _ => {
+                    let other = paired(&[(200_000, 80_000, 200_000)]);
+                    row.beside.client = Some(("spdk_nvme_perf", other));
+                }
+            }
+            row
+        });
+        let (report, table, _) = added(&rows);
+        let others = |name: &String| ["limit", "kiops", "us"].iter().all(|it| !name.ends_with(it));
+        let figures = report.figures.iter().filter(|(name, _)| others(name));
+        let figures: Vec<(&str, f64)> =
+            figures.map(|(name, figure)| (name.as_str(), *figure)).collect();
+        let expected = [
+            ("randread_qd1_of_qemu_nbd", 2.5),
+            ("randread_qd2_of_fio", 1.25),
+            ("randread_qd3_over_spdk_nvme_perf", 1.25),
+        ];
+        assert_eq!(figures, expected);
+        let nbd = json!({"peer": "qemu-nbd", "iops": 20_000.0, "p50_us": 30.0});
+        assert_eq!(report.rows[0]["beside"], nbd);
+        let fio = json!({"peer": "fio", "iops": 40_000.0, "p50_us": 30.0, "p99_us": 60.0});
+        assert_eq!(report.rows[1]["beside"], fio);
+        let client = &report.rows[2]["beside"];
+        assert_eq!(
+            (&client["peer"], &client["iops"], &client["of_limit"]),
+            (&json!("spdk_nvme_perf"), &json!(80_000.0), &json!(0.4))
+        );
+        let last: Vec<&str> = table.rows.iter().map(|cells| cells[14].as_str()).collect();
+        assert_eq!(last, ["20000", "40000", "80000"]);
+    }
+
+    #[test]
+    fn a_file_has_no_share_of_the_exchange() {
+        let (report, table, bars) = added(&[row(Volume::File, 4, 20_000)]);
+        has_figures(
+            &report,
+            &[
+                ("file_randread_qd4_kiops", 20.0),
+                ("file_randread_qd4_p50_us", 100.0),
+                ("file_randread_qd4_p99_us", 200.0),
+            ],
+        );
+        assert!(report.rows[0]["of_limit"].is_null() && bars.bars.is_empty());
+        assert_eq!(table.rows[0][2], "-");
+    }
+
+    #[test]
+    fn rows_without_a_steady_window_are_marked_and_named() {
+        let mut rows = [row(Volume::Memory, 1, 50_000), row(Volume::Memory, 4, 50_000)];
+        rows[1].paired = paired(&[(100_000, 45_000, 80_000)]);
+        let (_, table, _) = added(&rows);
+        assert_eq!([&*table.rows[0][2], &table.rows[1][2]], ["0.50", "0.50~"]);
+        assert_eq!(unsteady(&rows).unwrap(), format!("{UNSTEADY} randread_qd4_*"));
+        assert!(unsteady(&rows[..1]).is_none());
+    }
+
+    #[test]
+    fn all_three_bare_servers_are_shown() {
+        let table = limits(&[row(Volume::Memory, 1, 50_000)]);
+        assert_eq!(table.rows, [["randread_qd1", "1", "3", "2", "blocking"]]);
+    }
+}
