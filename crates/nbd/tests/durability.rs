@@ -1,4 +1,5 @@
-//! What FUA is to the volume: the reply to a client is the same with it and without, and a loss of power is not.
+//! What FUA and NO_HOLE are to the volume: the reply to a client is the same with them and without. A loss of power is
+//! not, nor are the holes.
 
 mod client;
 
@@ -16,6 +17,8 @@ const DONE: Reply = Reply::Data(vec![]);
 
 /// FUA of Write and Write Zeroes (NVM 1.1, section 3.2.6 and 3.2.8: command dword 12, bit 30).
 const FUA_BIT: u32 = 1 << 30;
+/// Deallocate of Write Zeroes (NVM 1.1, section 3.2.8: command dword 12, bit 25).
+const DEALLOCATE_BIT: u32 = 1 << 25;
 
 /// Both commands of a pair are noted.
 struct Recorder(Rc<dyn Queue>, Arc<Mutex<Vec<Command>>>);
@@ -51,7 +54,8 @@ impl Recorded {
         Recorded { server, client: Client::connect(address, "", SIMPLE), commands }
     }
 
-    /// What the volume is given for one request that succeeds: opcode, and whether with FUA.
+    /// What the volume is given for one request that succeeds: opcode, and whether with FUA. Only Write Zeroes may
+    /// deallocate by the way, which it does unless NO_HOLE is among `flags`.
     fn given(&mut self, kind: u16, flags: u16, offset: u64, length: u32) -> Vec<(u8, bool)> {
         let reply = match kind {
             WRITE => self.client.write(flags, offset, &vec![7; length as usize]),
@@ -59,8 +63,12 @@ impl Recorded {
         };
         assert_eq!(reply, DONE);
         let commands = std::mem::take(&mut *self.commands.lock().unwrap());
-        let has_fua = |command: &Command| command.cdw12.get() & FUA_BIT != 0;
-        commands.iter().map(|command| (command.opcode, has_fua(command))).collect()
+        let has = |command: &Command, bit| command.cdw12.get() & bit != 0;
+        for command in &commands {
+            let makes_holes = command.opcode == opcode::WRITE_ZEROES && flags & NO_HOLE == 0;
+            assert_eq!(has(command, DEALLOCATE_BIT), makes_holes, "{command:?}");
+        }
+        commands.iter().map(|command| (command.opcode, has(command, FUA_BIT))).collect()
     }
 }
 

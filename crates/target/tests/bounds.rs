@@ -5,7 +5,7 @@
 mod host;
 
 use double::Double;
-use host::rig::{Rig, memory};
+use host::rig::{Rig, directory, file, memory};
 use host::{Bytes, Host, PATIENCE, ic_req, narrow};
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
@@ -13,6 +13,7 @@ use nvme::copy::{self, Entry, Format};
 use nvme::fabrics::DISCOVERY_NQN;
 use nvme::log::{GetLogPage, Lid};
 use nvme::{Command, Status, opcode};
+use nvme_tcp::pdu::dgst;
 use std::fmt;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -100,6 +101,54 @@ fn answers_that_are_not_read_are_bounded() {
     }
     witness.check();
     assert!(resident().saturating_sub(before) < 64 * MIB);
+}
+
+/// As much as the pool has and a little more, of the 256 MiB that are asked for.
+#[test]
+fn reads_that_are_not_taken_are_bounded() {
+    const READS: u64 = 64;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = directory();
+    for volume in ["memory", "file"] {
+        let rig = Rig::empty(1);
+        match volume {
+            "file" => rig.add(1, file(&directory, 64 << 20, 12, 1, Duration::ZERO)),
+            _ => rig.add(1, memory(64 << 20, 12, 1)),
+        }
+        let mut witness = rig.witness();
+        // The volume's own memory is there before.
+        for at in 0..READS {
+            let data = vec![at as u8; MIB];
+            witness.io.write(1, at * 256, 256, &data);
+        }
+        witness.check();
+        let pool = rig.server.stats().expect("running").cores[0].buffer_bytes;
+        let host = Host { dgst: dgst::DATA, ..rig.host() };
+        let admin = host.enabled();
+        let before = resident();
+        let grown = || resident().saturating_sub(before);
+        let mut hogs: Vec<_> = (1..=4).map(|qid| host.io(&admin, qid)).collect();
+        let mut asked = Vec::new();
+        for hog in &mut hogs {
+            narrow(&hog.socket);
+            let read = |at: u64| Command::blocks(opcode::io::READ, 1, at * 256, 256);
+            asked = (0..READS).map(|at| hog.issue(read(at), Bytes::Wanted(MIB))).collect();
+            hog.await_word();
+        }
+        for _ in 0..20 {
+            witness.check();
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(grown() < pool + 16 * MIB, "{volume}: {} MiB more are resident", grown() / MIB);
+        }
+        // Whoever takes them after all has all of them.
+        let mut last = hogs.pop().expect("four");
+        for (at, cid) in asked.into_iter().enumerate() {
+            let data = last.complete(cid).ok().data;
+            assert!(data.len() == MIB && data[MIB - 1] == at as u8, "{volume}, read {at}");
+        }
+        assert!(grown() < pool + 16 * MIB, "{volume}: {} MiB more are resident", grown() / MIB);
+        rig.server.stop().expect("stops");
+    }
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! What the control plane does shows at the hosts: keep alive, asynchronous events, ANA, many
-//! namespaces.
+//! namespaces, the health log.
 
 mod host;
 
 use double::Double;
-use host::rig::{NQN, Rig, file, memory};
+use host::rig::{NQN, Rig, file, memory, subsystem};
 use host::{Bytes, Done, Host, PATIENCE, Queue, Socket, narrow};
 use namespace::{Lost, Namespace};
 use nvme::event::{AsyncEvent, notice};
+use nvme::log::{Lid, Smart};
 use nvme::{Command, Limits, NSID_ALL, Sgl, Status, opcode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use target::AnaState;
+use target::{AnaState, NamespaceOptions};
+use zerocopy::FromBytes;
 
 fn identify(cns: u32, nsid: u32) -> Command {
     Command {
@@ -423,5 +425,56 @@ fn each_host_is_told_of_lost_data_by_its_next_flush() {
         // A host that connects again has been told.
         let (_admin, mut again) = rig.connect();
         again.command(flush, Bytes::None).ok();
+    }
+}
+
+/// What the health log counts of namespace `nsid`: data units and commands of reads, then of writes.
+fn counted(admin: &mut Queue, nsid: u32) -> [[u64; 2]; 2] {
+    let page = log_page(Lid::SMART.0.into(), nsid, 512);
+    let data = admin.command(page, Bytes::Wanted(512)).ok().data;
+    let smart = Smart::read_from_bytes(&data).expect("512 bytes");
+    let reads = [smart.data_units_read[0].get(), smart.host_reads[0].get()];
+    [reads, [smart.data_units_written[0].get(), smart.host_writes[0].get()]]
+}
+
+/// Reads and writes as often as told, each time `units` data units of 512,000 bytes.
+fn transfer(io: &mut Queue, nsid: u32, units: u32, [reads, writes]: [u64; 2]) {
+    let blocks = 125 * units;
+    let data = vec![7; blocks as usize * 4096];
+    for _ in 0..reads {
+        io.read(nsid, 0, blocks, data.len());
+    }
+    for _ in 0..writes {
+        io.write(nsid, 0, blocks, &data);
+    }
+}
+
+#[test]
+fn the_health_log_counts_the_io_of_its_subsystem_on_all_cores() {
+    let rig = Rig::empty(2);
+    for nsid in [1, 2] {
+        rig.add(nsid, memory(16 << 20, 12, 2));
+    }
+    let nqn = "nqn.2026-11.org.example:other";
+    rig.server.add_subsystem(subsystem(nqn)).expect("a second subsystem");
+    let options = NamespaceOptions { nsid: Some(1), uuid: [9; 16], nguid: [0; 16], ana_group: 1 };
+    rig.server.add_namespace(nqn, &options, memory(16 << 20, 12, 2)).expect("a namespace");
+    let other = Host::new(rig.address, nqn);
+    let mut other_admin = other.enabled();
+    transfer(&mut other.io(&other_admin, 1), 1, 1, [7, 9]);
+    let mut admin = rig.host().enabled();
+    assert_eq!(counted(&mut admin, NSID_ALL), [[0; 2]; 2]);
+    let mut queues: Vec<_> = (1..=4).map(|qid| rig.host().io(&admin, qid)).collect();
+    for io in &mut queues {
+        transfer(io, 1, 2, [3, 1]);
+        transfer(io, 2, 1, [1, 5]);
+    }
+    let cores = rig.server.stats().expect("running").cores;
+    assert!(cores.iter().all(|core| core.connections >= 2), "each has queues: {cores:?}");
+    assert_eq!(counted(&mut admin, 1), [[24, 12], [8, 4]]);
+    assert_eq!(counted(&mut admin, 2), [[4, 4], [20, 20]]);
+    assert_eq!(counted(&mut admin, NSID_ALL), [[28, 16], [28, 24]]);
+    for nsid in [1, NSID_ALL] {
+        assert_eq!(counted(&mut other_admin, nsid), [[7, 7], [9, 9]]);
     }
 }

@@ -337,6 +337,8 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvme_tcp::host::{Config, OutgoingPdu};
+    use std::time::Instant;
 
     #[test]
     fn what_has_begun_is_sent_to_its_end_and_the_rest_may_be_taken_out() {
@@ -363,7 +365,67 @@ mod tests {
         }
     }
 
+    /// A slot of a capsule of 72 bytes and of a data PDU with a header of 24, each with 8 bytes of `data` behind it.
+    /// Headers and data are made of `cid`.
+    fn slot(cid: u8, data: &mut [u8; 8]) -> Slot {
+        let mut slot = Slot::new(Instant::now());
+        data.fill(cid);
+        slot.pointer = data.as_mut_ptr();
+        slot.in_capsule = 8;
+        (slot.capsule.len, slot.data_header.len) = (72, 24);
+        slot.capsule.bytes.fill(cid);
+        slot.data_header.bytes.fill(cid);
+        slot.data = Some(OutgoingPdu { header_bytes: 24, offset: 0, len: 8 });
+        slot
+    }
+
+    #[test]
+    fn commands_go_before_data_and_what_has_begun_before_both() {
+        let mut machine = Machine::new(Config::default());
+        let mut data = [[0; 8]; 8];
+        let mut slots: Vec<_> = (0..).zip(&mut data).map(|(cid, data)| slot(cid, data)).collect();
+        slots[4].in_capsule = 0;
+        slots[5].in_capsule = 0;
+        for (capsule, order) in [
+            (true, vec![(2, 70), (5, 72), (3, 80), (0, 32), (1, 32)]),
+            (false, vec![(0, 22), (5, 72), (2, 80), (3, 80), (1, 32)]),
+        ] {
+            let mut send = SendQueue::new(8);
+            send.push_transfer(0);
+            send.push_transfer(1);
+            if !capsule {
+                send.plan(&mut machine, &mut slots);
+                assert_eq!(send.planned(), [(0, 32), (1, 32)]);
+                send.sent(10, &mut slots, &mut false);
+            }
+            send.push_command(2, true);
+            send.push_command(3, true);
+            if capsule {
+                send.push_command(4, false);
+                send.plan(&mut machine, &mut slots);
+                assert_eq!(send.planned(), [(4, 72), (2, 80), (3, 80), (0, 32), (1, 32)]);
+                send.sent(72 + 10, &mut slots, &mut false);
+            }
+            send.push_command(5, false);
+            send.plan(&mut machine, &mut slots);
+            assert_eq!(send.planned(), order);
+        }
+    }
+
     impl SendQueue {
+        /// The PDUs that are lined up, as their commands and how many bytes of each are; takes out the pieces, as
+        /// `flush` does.
+        fn planned(&mut self) -> Vec<(u8, usize)> {
+            let mut pdus: Vec<(u8, usize)> = Vec::new();
+            for piece in std::mem::take(&mut self.pieces) {
+                match pdus.last_mut() {
+                    Some((cid, bytes)) if *cid == piece[0] => *bytes += piece.len(),
+                    _ => pdus.push((piece[0], piece.len())),
+                }
+            }
+            pdus
+        }
+
         fn take_left(&mut self) -> Vec<u16> {
             self.lanes[..2].iter_mut().flat_map(std::mem::take).collect()
         }

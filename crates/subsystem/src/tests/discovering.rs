@@ -4,7 +4,7 @@ use nvme::event::AsyncEvent;
 use nvme::fabrics::DISCOVERY_NQN;
 use nvme::identify::{Cns, Controller};
 use nvme::log::Lid;
-use nvme::log::discovery::{EFLAG_DUPLICATE, Entry, Header};
+use nvme::log::discovery::{EFLAG_DUPLICATE, EFLAG_PERSISTENT, Entry, Header};
 use nvme::{Status, opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -24,7 +24,9 @@ fn discover(target: &mut Target, id: ControllerId) -> (u64, Vec<(u8, String, Str
     let log = host.log(Lid::DISCOVERY, bytes, 1024);
     let entries = log.chunks_exact(1024).map(|entry| Entry::read_from_bytes(entry).unwrap());
     let told = entries.map(|entry| {
-        assert_eq!((entry.trtype, entry.cntlid.get()), (3, 0xffff));
+        assert_eq!((entry.trtype, entry.cntlid.get(), entry.asqsz.get()), (3, 0xffff, 32));
+        // DUPRETINFO and EPCSD (NVMe Base 2.1, Figure 294), of discovery itself alone.
+        assert_eq!(entry.eflags.get(), if entry.subtype == 3 { 0b11 } else { 0 });
         assert_eq!(text(&entry.trsvcid), "4420");
         (entry.subtype, text(&entry.subnqn).to_owned(), text(&entry.traddr).to_owned())
     });
@@ -72,7 +74,9 @@ fn told_at(target: &mut Target, port: PortId, local: &str) -> Vec<(String, Strin
         assert_eq!((own.subtype, subsystem.subtype, subsystem.eflags.get()), (3, 2, 0));
         assert_eq!((own.traddr, own.trsvcid), (subsystem.traddr, subsystem.trsvcid));
         assert_eq!(own.adrfam, if text(&own.traddr).contains(':') { 2 } else { 1 });
-        let same = own.eflags.get() & EFLAG_DUPLICATE != 0;
+        let flags = own.eflags.get();
+        assert_ne!(flags & EFLAG_PERSISTENT, 0);
+        let same = flags & EFLAG_DUPLICATE != 0;
         (text(&own.traddr).to_owned(), text(&own.trsvcid).to_owned(), same)
     });
     told.collect()
