@@ -26,6 +26,14 @@ nobody_is_refused() {
     expect_match "what $* is told" "$(tr '\n' ' ' <"$WORK/said")" "$words"
 }
 
+# told CNS [PROGRAM...]: the status of Identify of that kind by our ring, whoever asks; its data is in $WORK/out
+told() {
+    local cns=$1
+    shift
+    "$@" "$EXAMPLE" "$plain" admin 0x06 nsid=1 cdw10="$cns" read=4096 >"$WORK/out" 2>"$WORK/said" || true
+    grep '^status ' "$WORK/said" || die "$(<"$WORK/said")"
+}
+
 give "$plain" io 0x01 cdw10=0 cdw12=7 data="$WORK/a"
 
 # Nothing.
@@ -73,18 +81,40 @@ expect "root's vendor commands" "$(said_by vendor_commands "$NVLANE" doctor "$pl
 expect "root's controller" "$(said_by admin "$NVLANE" doctor "$controller")" ok
 # Admin commands go by the controller's device.
 nobody_is_refused "$controller: Permission denied.*Operation Denied" "$plain" admin 0x02 cdw10=0x007f0002 nsid=0xffffffff read=512
+for cns in 0 1 5 6 8; do
+    nobody_is_refused "$controller: Permission denied.*Operation Denied" "$plain" admin 0x06 nsid=1 cdw10=$cns read=4096
+done
 expect_match "admin then" "$(fails as_nobody "$NVLANE" admin "$controller" -O 6 -l 4096 --cdw10 1 -r -b)" 'Permission denied'
-# The kernel asks for no more than reading there: Identify is for everyone, whatever else is not.
+# The kernel asks for no more than reading there: five kinds of Identify are for everyone, whatever else is not.
 for mode in 604 606; do
     chmod $mode "$controller"
     as_nobody "$EXAMPLE" "$plain" admin 0x06 cdw10=1 read=4096 2>"$WORK/said" >"$WORK/out" || die "$mode: $(<"$WORK/said")"
     nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
     as_nobody "$NVLANE" admin "$controller" -O 6 -l 4096 --cdw10 1 -r -b 2>"$WORK/said" >"$WORK/out" || die "$mode: $(<"$WORK/said")"
     nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
+    for cns in 0 1 5 6 8; do
+        wanted=$(told $cns)
+        mv "$WORK/out" "$WORK/root"
+        # The last one not every emulator knows.
+        [[ $cns == 8 ]] || expect_match "root's Identify $cns" "$wanted" '^status 0x0 '
+        expect "Identify $cns of nobody with $mode" "$(told $cns as_nobody)" "$wanted"
+        cmp "$WORK/root" "$WORK/out"
+    done
+    nobody_is_refused 'CAP_SYS_ADMIN.*Operation Denied' "$plain" admin 0x06 cdw10=2 read=4096
     nobody_is_refused 'CAP_SYS_ADMIN.*Operation Denied' "$plain" admin 0x02 cdw10=0x007f0002 nsid=0xffffffff read=512
     expect "the node's admin commands with $mode" "$(as_nobody "$NVLANE" doctor "$plain" -o json |
         jq -r '.checks[] | select(.name == "admin").found')" \
         "$controller opens, but admin commands other than Identify need CAP_SYS_ADMIN"
+done
+
+# Root has everything but what the driver lives by: Number of Queues, Autonomous Power State Transition, Host Memory Buffer, the
+# keep alive timer and Host Behavior Support.
+for feature in 0x07 0x0c 0x0d 0x0f 0x16; do
+    expect_match "root's feature $feature" "$(fails "$NVLANE" admin "$plain" -O 0x09 --cdw10 $feature)" \
+        'the kernel does not let this user pass.*Set Features: Operation Denied'
+    expect_match "root's feature $feature at the controller" \
+        "$(fails "$NVLANE" admin "$controller" -O 0x09 --cdw10 $feature)" \
+        "$controller: Permission denied.*the kernel does not let this user pass"
 done
 
 # What is no NVMe namespace.

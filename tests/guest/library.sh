@@ -10,6 +10,7 @@ export LD_LIBRARY_PATH=$PROGRAMS
 
 plain=$(device nvlane-plain 1)
 zoned=$(device nvlane-zoned 1)
+metadata=$(device nvlane-plain 2)
 block=/dev/nvme${plain#/dev/ng}
 controller=/dev/$(controller_of "$plain")
 # nvme-cli writes the first 64 blocks: their bytes are all 1.
@@ -37,9 +38,14 @@ for language in rust c; do
     said=$(fails "$run/vendor" "$plain" 0x92 0xc2)
     expect_match "a vendor's I/O command" "$said" 'I/O command 0x92: Invalid Command Opcode'
     expect_match "a vendor's admin command" "$said" 'admin command 0xc2: Invalid Command Opcode'
+    # Those that the device knows: Read, here of a block of 4096 bytes, and Abort, whose result 1 says that there is nothing to
+    # be aborted.
+    "$run/vendor" "$metadata" 0x02 0x08 >"$WORK/out" || die "vendor in $language failed"
+    said=$(sort "$WORK/out")
+    expect_match "results of both in $language" "$said" \
+        $'^I/O command 0x02: result 0(x0)?\nadmin command 0x08: result 0x1$'
 done
 # By a C program that keeps an eye on memory: admin commands, metadata, and what the kernel does not take.
-metadata=$(device nvlane-plain 2)
 "$PROGRAMS/c/device" "$plain" "$metadata" "$WORK/identify" >"$WORK/out" 2>"$WORK/said" || die "$(<"$WORK/said")"
 expect "the last word" "$(tail -n 1 "$WORK/out")" 'devices behave'
 expect "refusals" "$(grep -c '^a read to' "$WORK/out")" 3

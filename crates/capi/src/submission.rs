@@ -433,3 +433,6 @@ pub unsafe extern "C" fn nvl_reap(
         Ok(count as c_int)
     }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,6 +53,14 @@ fn volumes_that_know_no_vendor_say_so() {
     }
 }
 
+/// Both kinds at once need a device, or a target: see `guest/library`.
+#[test]
+fn a_vendors_command_that_succeeds_is_told_apart_from_one_that_fails() {
+    let (code, out, error) = example("vendor", &["mem:1M?bs=4096", "0x02", "0xc2"]);
+    assert_eq!((code, out.as_str()), (Some(1), "I/O command 0x02: result 0x0\n"), "{error}");
+    assert!(error.starts_with("admin command 0xc2: Invalid Command Opcode"), "{error}");
+}
+
 #[test]
 fn a_volume_is_copied_to_several() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,6 +1,6 @@
 /* Every function, with what is right and what is wrong. Given a folder for files, the URI of a remote namespace of 1 MiB in
- * blocks of 4096 bytes, that of another that takes its time, and of this one by two paths, round-robin. Prints what fails, and
- * exits 1. */
+ * blocks of 4096 bytes, that of another that takes its time, and of this one by two paths, round-robin. LOCKS_FREELY is in the
+ * environment where the kernel registers every buffer. Prints what fails, and exits 1. */
 #include <errno.h>
 #include <nvlane.h>
 #include <poll.h>
@@ -203,7 +203,8 @@ static void buffers(struct nvl_session *session)
     CHECK(data != NULL && (uintptr_t)data % 4096 == 0 && nvl_buffer_len(buffer) == 5000);
     CHECK(data[0] == 0 && data[4999] == 0);
     int fixed = nvl_buffer_is_fixed(buffer);
-    CHECK(fixed == 0 || fixed == 1);
+    /* 0 only where the kernel may have refused it. */
+    CHECK(fixed == 1 || (fixed == 0 && !getenv("LOCKS_FREELY")));
     CHECK(nvl_buffer_free(buffer) == 0);
     FAILS(EINVAL, nvl_buffer_free(NULL));
     FAILS(EINVAL, nvl_buffer_is_fixed(NULL));

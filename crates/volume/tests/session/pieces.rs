@@ -176,6 +176,8 @@ struct Noting {
     nsid: Option<u32>,
     /// Where the data of the last command in one piece began.
     began: Mutex<Option<usize>>,
+    /// The registered buffers that data and metadata of the last command were in.
+    fixed: Mutex<[Option<u16>; 2]>,
     came: Mutex<Vec<(bool, u8, u32)>>,
     limits: Limits,
 }
@@ -187,6 +189,7 @@ impl Noting {
             vectors_pages: 0,
             nsid: None,
             began: Mutex::default(),
+            fixed: Mutex::default(),
             came: Mutex::default(),
             limits,
         }
@@ -235,6 +238,7 @@ impl NotingQueue {
     fn note(&self, admin: bool, mut request: Box<Request>) {
         let begins = request.data.as_mut_ptr().map(|pointer| pointer.addr());
         *self.0.began.lock().unwrap() = begins;
+        *self.0.fixed.lock().unwrap() = [&request.data, &request.metadata].map(Data::fixed_index);
         let pieces = match &request.data {
             Data::Vectors(vectors) => vectors.count(),
             Data::Part(_) => 1,
@@ -392,6 +396,43 @@ fn memory_that_touches_too_many_pages_goes_by_way_of_the_pool() {
         let begins = noting.began.lock().unwrap().take();
         assert_eq!(begins == Some(pointer.addr()), is_own, "{pages} pages from {at} on");
     }
+}
+
+/// The kernel looks up no pages of what is registered with the session's own ring; what another's ring knows means something
+/// else there, or nothing.
+#[test]
+fn registered_memory_goes_down_as_such_and_no_other() {
+    let (session, other) = (session(2), session(2));
+    let limits = session.open("mem:1M?bs=512").expect("memory").limits();
+    let noting = Arc::new(Noting::of(Limits { metadata_bytes: 8, ..limits }));
+    let volume = session.adopt(Arc::clone(&noting) as Arc<dyn Namespace>, false).expect("a queue");
+    let [data, metadata, foreign, mut held] =
+        [(&session, 512), (&session, 8), (&other, 512), (&session, 512)]
+            .map(|(of, bytes)| of.allocate(bytes).expect("room"));
+    let [index, around] = [&data, &metadata].map(reactor::Buffer::fixed_index);
+    // Memory may be locked elsewhere; then the session tells why, and it works all the same.
+    let refusal = session.registration().1;
+    assert_eq!([index, around].map(|it| it.is_some()), [refusal.is_none(); 2], "{refusal:?}");
+    let (start, part) = (held.as_mut_ptr(), held.fixed_index());
+    // SAFETY: the buffer outlives the commands, and nobody else uses it meanwhile.
+    let raw = |fixed| Bytes::Raw(unsafe { RawBytes::new(start, 512, fixed) });
+    let owned = |bytes| Bytes::Owned(vec![0; bytes]);
+    for (data, metadata, expected) in [
+        (data.into(), metadata.into(), [index, around]),
+        (raw(part), Bytes::None, [part, None]),
+        (raw(None), owned(8), [None, None]),
+        (owned(512), owned(8), [None, None]),
+        (foreign.into(), Bytes::None, [None, None]),
+    ] {
+        let words = format!("{data:?} {metadata:?}");
+        let submission = Submission::read(0, 1, data).metadata(metadata);
+        assert_eq!(status(&session, &volume, submission), Status::SUCCESS, "{words}");
+        assert_eq!(*noting.fixed.lock().unwrap(), expected, "{words}");
+    }
+    // What goes by way of the pool is registered, too.
+    let submission = Submission::read(0, 1, pieces_of(&[500, 12]));
+    assert_eq!(status(&session, &volume, submission), Status::SUCCESS);
+    assert_eq!(noting.fixed.lock().unwrap()[0].is_some(), refusal.is_none());
 }
 
 /// What is too long for the pool is refused, instead of having room asked for that there never is.

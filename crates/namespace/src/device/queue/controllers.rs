@@ -10,7 +10,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use uring::{NvmeOp, NvmeUringCmd, entry};
+use uring::{BigEntry, NvmeOp, NvmeUringCmd, entry};
 
 impl DeviceQueue {
     #[cold]
@@ -22,22 +22,40 @@ impl DeviceQueue {
                 return self.conclude(request, false, false);
             }
         };
-        let mut command = self.passed(&request, &Extents::of(&request), &request.command);
-        if !matches!(command.nsid, 0 | NSID_ALL) {
-            command.nsid = self.device.nsid;
-        }
         if admin::changes_namespaces(&request.command) {
             // The driver's call that blocks has none with vectors.
             if let Data::Vectors(_) = &request.data {
                 return request.finish(Status::INVALID_FIELD.dnr());
             }
+            let command = self.admin_command(&request);
             let own = self.admin.borrow().as_ref().map(|(_, file)| file.duplicate());
             return match own {
                 Some(Ok(file)) => self.carry_out(request, command, file),
                 _ => request.finish(Status::INTERNAL),
             };
         }
-        let entry = match &request.data {
+        let entry = self.admin_entry(&carrier, file, &request);
+        self.hand_over(&carrier, request, entry);
+    }
+
+    /// The command as the kernel wants it: for the device's own namespace, unless it is for none or for all.
+    fn admin_command(&self, request: &Request) -> NvmeUringCmd {
+        let mut command = self.passed(request, &Extents::of(request), &request.command);
+        if !matches!(command.nsid, 0 | NSID_ALL) {
+            command.nsid = self.device.nsid;
+        }
+        command
+    }
+
+    /// The entry of the ring for an admin command to the controller's `file`: by the registered buffer, where there is one.
+    pub(in crate::device) fn admin_entry(
+        &self,
+        carrier: &Carrier,
+        file: uring::File,
+        request: &Request,
+    ) -> BigEntry {
+        let mut command = self.admin_command(request);
+        match &request.data {
             Data::Vectors(vectors) => {
                 command.data_len = vectors.count();
                 entry::nvme_command(file, &command, NvmeOp::AdminVec, None)
@@ -46,8 +64,7 @@ impl DeviceQueue {
                 let fixed = carrier.fixed_index(data);
                 entry::nvme_command(file, &command, NvmeOp::Admin, fixed)
             }
-        };
-        self.hand_over(&carrier, request, entry);
+        }
     }
 
     /// Has an admin command carried out that may change what the device's blocks look like.
@@ -73,7 +90,10 @@ impl DeviceQueue {
 
     /// The ring for admin commands, and a controller's device. What a command is told for which there is none is told
     /// to others for a moment: whoever may send them must not have us look for devices with each.
-    fn admin_file(&self, request: &Request) -> Result<(Carrier, uring::File), Status> {
+    pub(in crate::device) fn admin_file(
+        &self,
+        request: &Request,
+    ) -> Result<(Carrier, uring::File), Status> {
         let now = self.reactor.now();
         if let Some((until, status)) = self.admin_refused.get()
             && now < until

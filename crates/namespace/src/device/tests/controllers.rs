@@ -3,6 +3,7 @@
 use super::*;
 use crate::AccessWatcher;
 use crate::layer::multipath::{Multipath, MultipathOptions};
+use nvme::NSID_ALL;
 use std::cell::Cell;
 use std::rc::Weak;
 
@@ -123,6 +124,52 @@ fn what_is_noted_for_a_controller_that_is_left_goes_to_it_nevertheless() {
         drive(&reactor, &done, 1);
         assert_eq!(done.take().pop().unwrap().status, Status::SUCCESS, "round {round}");
         drop(others);
+    }
+}
+
+/// The kernel then looks up neither pages nor the file. Where I/O is polled for, admin commands go by another ring, which
+/// has the same registered.
+#[test]
+fn admin_commands_name_the_registered_file_and_the_registered_buffer() {
+    let reactor = reactor();
+    let root = tempfile::tempdir().unwrap();
+    for (polled, sqpoll) in
+        [(false, None), (true, None), (false, Some(SqPoll { cpu: None, idle_ms: 2 }))]
+    {
+        let mut device = path(directory(root.path(), "null"));
+        (device.options.iopoll, device.options.sqpoll) = (polled, sqpoll);
+        let queue = queue::DeviceQueue::open(Arc::new(device), &reactor).unwrap();
+        let mut request = Request::new();
+        request.command = Command { opcode: admin::IDENTIFY, ..Command::default() };
+        let buffer = reactor.buffers().allocate(DATA_BYTES).unwrap();
+        let index = buffer.ensure_registered();
+        assert!(index.is_some(), "lockable memory");
+        request.data = Data::Buffer(buffer);
+        let (carrier, file) = queue.admin_file(&request).unwrap();
+        assert!(matches!(file, uring::File::Fixed(_)), "{file:?}");
+        for (nsid, named) in [(0, 0), (1, 7), (NSID_ALL, NSID_ALL)] {
+            request.command.nsid = nsid.into();
+            let entry = queue.admin_entry(&carrier, file, &request);
+            let seen = (entry.fixed_buffer(), entry.file(), entry.command().nsid);
+            assert_eq!(seen, (index, file, named), "{polled} {sqpoll:?}");
+            // `_IOWR('N', 0x82, struct nvme_uring_cmd)`.
+            assert_eq!(entry.operation(), 0xc048_4e82);
+        }
+        let mut ordinary = vec![0; DATA_BYTES];
+        let list = [libc::iovec { iov_base: ordinary.as_mut_ptr().cast(), iov_len: DATA_BYTES }];
+        // SAFETY: nobody uses the memory but to make the entry.
+        let (part, pieces) = unsafe {
+            (crate::Part::new(ordinary.as_mut_ptr(), DATA_BYTES, None), crate::Vectors::new(&list))
+        };
+        for (data, begins, len, operation) in [
+            (Data::Part(part), ordinary.as_ptr() as u64, DATA_BYTES as u32, 0xc048_4e82),
+            (Data::Vectors(pieces), list.as_ptr() as u64, 1, 0xc048_4e83),
+        ] {
+            request.data = data;
+            let entry = queue.admin_entry(&carrier, file, &request);
+            let (command, seen) = (entry.command(), (entry.operation(), entry.fixed_buffer()));
+            assert_eq!((command.addr, command.data_len, seen), (begins, len, (operation, None)));
+        }
     }
 }
 
