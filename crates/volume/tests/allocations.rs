@@ -1,5 +1,5 @@
 //! No allocation per I/O, through three layers and the guard, in every way a command can go. Copies are in the
-//! target's test of this name; for lists of ranges `linear:` allocates, see below.
+//! target's test of this name.
 
 use counting_allocator::Rounds;
 use namespace::dataset::{self, Range};
@@ -30,7 +30,7 @@ enum What {
 }
 
 /// Commands in their order, each with whether it goes across the middle.
-const MIX: [(What, bool); 13] = [
+const MIX: [(What, bool); 14] = [
     (What::Blocks(opcode::READ), false),
     (What::Blocks(opcode::READ), false),
     (What::Blocks(opcode::WRITE), false),
@@ -44,10 +44,8 @@ const MIX: [(What, bool); 13] = [
     (What::Pair, false),
     (What::Pair, true),
     (What::Range, false),
+    (What::Range, true),
 ];
-
-/// Where those with lists of ranges begin.
-const RANGES_AT: usize = MIX.len() - 1;
 
 /// Keeps `DEPTH` commands in flight, until all are done.
 struct Load {
@@ -58,7 +56,6 @@ struct Load {
     /// Second halves of pairs that are not in use.
     #[expect(clippy::vec_box, reason = "as above")]
     seconds: RefCell<Vec<Box<Request>>>,
-    mix: &'static [(What, bool)],
     number: Cell<u64>,
     rounds: RefCell<Rounds>,
     allocations: Cell<Option<u64>>,
@@ -103,7 +100,7 @@ impl Load {
     fn send(&self, mut request: Box<Request>) {
         let number = self.number.get();
         self.number.set(number + 1);
-        let (what, across) = self.mix[number as usize % self.mix.len()];
+        let (what, across) = MIX[number as usize % MIX.len()];
         let slba = if across { BLOCKS / 2 - 1 } else { number * 5 % (BLOCKS - 4) };
         let blocks = |code| Command::blocks(code, 1, slba, 4);
         let Data::Buffer(buffer) = &mut request.data else { unreachable!("buffers stay") };
@@ -138,7 +135,7 @@ fn request(reactor: &Reactor) -> Box<Request> {
 }
 
 /// Allocations during the best ten thousand of some commands on `uri`.
-fn allocations(uri: &str, mix: &'static [(What, bool)]) -> u64 {
+fn allocations(uri: &str) -> u64 {
     let namespace = volume::open(uri, &OpenOptions::default()).expect(uri);
     let limits = namespace.limits();
     assert_eq!(limits.blocks, BLOCKS);
@@ -150,7 +147,6 @@ fn allocations(uri: &str, mix: &'static [(What, bool)]) -> u64 {
         reactor: Rc::clone(&reactor),
         done: RefCell::default(),
         seconds: RefCell::new((0..DEPTH).map(|_| request(&reactor)).collect()),
-        mix,
         number: Cell::new(0),
         rounds: RefCell::new(Rounds::new(WARM_UP, COUNTED)),
         allocations: Cell::new(None),
@@ -188,8 +184,7 @@ fn commands_allocate_nothing() {
         &program("statistics", "delay:10us(mem:1M?bs=4096)"),
         &program("snapshot", "mem:1M?bs=4096,mem:1M?bs=4096"),
     ] {
-        let mix = if uri.contains("linear:(") { &MIX[..RANGES_AT] } else { &MIX[..] };
-        let count = allocations(uri, mix);
+        let count = allocations(uri);
         assert_eq!(count, 0, "{uri}: {count} allocations for {COUNTED} commands");
     }
 }
@@ -200,12 +195,5 @@ fn the_count_counts() {
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(counting_allocator::of_this_thread(), before + 1);
     // A layer that allocates, and says so.
-    assert!(allocations("volatile:(mem:1M?bs=4096)", &MIX) > 0);
-}
-
-/// It deals the ranges to its children in two lists that it makes for each command: reads and writes do not meet them.
-#[test]
-fn linear_allocates_two_lists_for_ranges_and_no_more() {
-    let count = allocations("linear:(mem:512K?bs=4096,mem:512K?bs=4096)", &MIX[RANGES_AT..]);
-    assert!(count <= 2 * COUNTED, "{count} allocations for {COUNTED} commands");
+    assert!(allocations("volatile:(mem:1M?bs=4096)") > 0);
 }

@@ -285,10 +285,16 @@ struct LinearQueue {
     /// Requests for parts, and lists of ranges, to be used again.
     #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     spare: RefCell<Vec<Box<Request>>>,
-    lists: RefCell<Vec<List>>,
+    lists: RefCell<Option<Box<List>>>,
 }
 
-type List = Box<[u8; LIST_BYTES]>;
+/// Ranges for one child, in a chain of such lists: dealing them out allocates nothing.
+struct List {
+    child: usize,
+    count: usize,
+    bytes: [u8; LIST_BYTES],
+    next: Option<Box<List>>,
+}
 
 /// A request whose parts are in flight.
 struct Split {
@@ -298,7 +304,7 @@ struct Split {
     status: Status,
     os_error: i32,
     /// Lists that parts point to.
-    lists: Vec<List>,
+    lists: Option<Box<List>>,
 }
 
 impl Queue for LinearQueue {
@@ -357,7 +363,7 @@ impl Sink for LinearQueue {
         });
         if ended {
             let Split { mut request, status, os_error, lists, .. } = self.split.take(state);
-            self.lists.borrow_mut().extend(lists);
+            self.give_back(lists);
             request.os_error = os_error;
             request.finish(status);
         }
@@ -382,7 +388,26 @@ impl LinearQueue {
         (next - 1, self.starts.get(next).copied().unwrap_or(u64::MAX))
     }
 
-    fn begin(&self, request: Box<Request>, parts: usize, lists: Vec<List>) -> u64 {
+    /// A list that is in no use.
+    fn list(&self) -> Box<List> {
+        let mut spare = self.lists.borrow_mut();
+        let Some(mut list) = spare.take() else {
+            return Box::new(List { child: 0, count: 0, bytes: [0; LIST_BYTES], next: None });
+        };
+        *spare = list.next.take();
+        list
+    }
+
+    fn give_back(&self, mut lists: Option<Box<List>>) {
+        let mut spare = self.lists.borrow_mut();
+        while let Some(mut list) = lists {
+            lists = list.next.take();
+            list.next = spare.take();
+            *spare = Some(list);
+        }
+    }
+
+    fn begin(&self, request: Box<Request>, parts: usize, lists: Option<Box<List>>) -> u64 {
         let (left, status) = (parts, Status::SUCCESS);
         self.split.insert(Split { request, left, status, os_error: 0, lists })
     }
@@ -421,7 +446,7 @@ impl LinearQueue {
         let slba = command.slba();
         let last = self.child_of(slba + total - 1).0;
         let first = self.child_of(slba).0;
-        let slot = self.begin(request, last - first + 1, Vec::new());
+        let slot = self.begin(request, last - first + 1, None);
         let mut done = 0;
         while done < total {
             let (child, end) = self.child_of(slba + done);
@@ -444,7 +469,7 @@ impl LinearQueue {
     /// Flush goes to every child.
     fn to_all(&self, request: Box<Request>) {
         let command = request.command;
-        let slot = self.begin(request, self.children.len(), Vec::new());
+        let slot = self.begin(request, self.children.len(), None);
         for child in &self.children {
             child.submit(self.part(slot, command, Data::None));
         }
@@ -459,12 +484,12 @@ impl LinearQueue {
             Ok(ranges) => ranges,
             Err(status) => return request.finish(status.dnr()),
         };
-        let mut lists: Vec<(usize, usize, List)> = Vec::new();
-        for child in 0..self.children.len() {
+        let (mut lists, mut parts) = (None, 0);
+        // From the last on, so that the chain begins with the first.
+        for child in (0..self.children.len()).rev() {
             let start = self.starts[child];
             let end = self.starts.get(child + 1).copied().unwrap_or(u64::MAX);
-            let mut list =
-                self.lists.borrow_mut().pop().unwrap_or_else(|| Box::new([0; LIST_BYTES]));
+            let mut list = self.list();
             let mut count = 0;
             for range in ranges.clone() {
                 let from = range.slba.max(start);
@@ -472,31 +497,35 @@ impl LinearQueue {
                 if from < to {
                     let (slba, blocks) = (from - start, (to - from) as u32);
                     let place = count * dataset::RANGE_BYTES;
-                    list[place..place + dataset::RANGE_BYTES]
+                    list.bytes[place..place + dataset::RANGE_BYTES]
                         .copy_from_slice(&dataset::Range { slba, blocks, ..range }.to_bytes());
                     count += 1;
                 }
             }
-            match count {
-                0 => self.lists.borrow_mut().push(list),
-                _ => lists.push((child, count, list)),
+            if count == 0 {
+                self.give_back(Some(list));
+                continue;
             }
+            (list.child, list.count, list.next) = (child, count, lists);
+            (lists, parts) = (Some(list), parts + 1);
         }
-        if lists.is_empty() {
+        if parts == 0 {
             return request.finish(Status::SUCCESS);
         }
-        let places: Vec<_> = lists
-            .iter_mut()
-            .map(|(child, count, list)| (*child, *count, list.as_mut_ptr()))
-            .collect();
-        let lists = lists.into_iter().map(|(_, _, list)| list).collect();
-        let slot = self.begin(request, places.len(), lists);
-        for (child, count, list) in places {
+        let slot = self.begin(request, parts, lists);
+        let first = |lists: &mut Option<Box<List>>| lists.as_deref_mut().map(std::ptr::from_mut);
+        let mut at = self.split.with(slot, |split| first(&mut split.lists));
+        while let Some(list) = at {
+            // SAFETY: the lists stay where they are, in their slot, until the last part has ended, and that of this list has not begun.
+            // Nobody else looks at them meanwhile.
+            let list = unsafe { &mut *list };
+            at = first(&mut list.next);
             let mut piece = command;
-            piece.cdw10 = (count as u32 - 1).into();
-            // SAFETY: the list stays where it is, in its slot, until the last part has ended.
-            let part = unsafe { Part::new(list, count * dataset::RANGE_BYTES, None) };
-            self.children[child].submit(self.part(slot, piece, Data::Part(part)));
+            piece.cdw10 = (list.count as u32 - 1).into();
+            let bytes = list.count * dataset::RANGE_BYTES;
+            // SAFETY: as above.
+            let part = unsafe { Part::new(list.bytes.as_mut_ptr(), bytes, None) };
+            self.children[list.child].submit(self.part(slot, piece, Data::Part(part)));
         }
     }
 }

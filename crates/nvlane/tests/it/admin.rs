@@ -82,6 +82,12 @@ fn discover_lists_what_is_served() {
             "treq": "not specified, sq flow control disable supported",
         })
     );
+    // The discovery subsystem itself: the connection may stay, and every port tells the same.
+    let own = &log["records"][0];
+    let told = ["subtype", "eflags", "subnqn", "trsvcid"].map(|key| own[key].as_str().unwrap());
+    let flags = "explicit discovery connections, duplicate discovery information";
+    let nqn = "nqn.2014-08.org.nvmexpress.discovery";
+    assert_eq!(told, ["current discovery subsystem", flags, nqn, &*port]);
     let generation = log["genctr"].as_u64().unwrap();
     let binary: Vec<&str> = at.iter().copied().chain(["-o", "binary"]).collect();
     let records = run(&binary);
