@@ -24,6 +24,13 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::process::line_of;
 
+/// Lanes that steps run in, side by side.
+const LANES: usize = 2;
+/// One more everyday, when most guests have one processor, and what of them waits leaves time for it.
+const LANES_EVERYDAY: usize = 3;
+/// Of memory for each lane's guest, and for what else runs there.
+const LANE_BYTES: u64 = 5 << 30;
+
 /// How many checks a step consisted of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
@@ -87,6 +94,26 @@ pub struct Row {
     pub took: Duration,
     /// Why it failed, in a few lines, as far as that is known.
     pub why: Vec<String>,
+}
+
+/// Lanes on this machine where nobody says how many: fewer in the full run, whose guests have more processors.
+pub fn usual(full: bool) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    lanes_for(processors, memory_bytes(&memory).unwrap_or(0), full)
+}
+
+/// One on a single processor. As many as there is memory for, two at least, as ever.
+fn lanes_for(processors: usize, memory: u64, full: bool) -> usize {
+    let most = if full { LANES } else { LANES_EVERYDAY };
+    let fit = usize::try_from(memory / LANE_BYTES).unwrap_or(most);
+    if processors == 1 { 1 } else { most.min(fit.max(LANES)) }
+}
+
+/// What this machine has, as /proc/meminfo tells it.
+fn memory_bytes(told: &str) -> Option<u64> {
+    let line = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 /// Steps that nobody has taken, and the room that is left beside those that run.
@@ -433,6 +460,18 @@ mod tests {
             let result = "test result: ok. 3 passed; 0 failed; 0 ignored";
             assert_eq!(lines, ["first", &row.name, &row.name, "err", result, "err"]);
         }
+    }
+
+    #[test]
+    fn there_are_as_many_lanes_as_processors_and_memory_have_room_for() {
+        assert_eq!(lanes_for(2, 24 << 30, false), 3);
+        assert_eq!(lanes_for(8, 15 << 30, false), 3);
+        assert_eq!(lanes_for(2, 24 << 30, true), 2);
+        assert_eq!([8 << 30, 0].map(|memory| lanes_for(2, memory, false)), [2, 2]);
+        assert_eq!(lanes_for(1, 64 << 30, false), 1);
+        let told = "MemTotal:       24590000 kB\nMemFree:        1 kB\n";
+        assert_eq!(memory_bytes(told), Some(24_590_000 << 10));
+        assert_eq!(memory_bytes("MemFree: 1 kB\n"), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::guest::on_purpose;
 use crate::guest::power_cut;
 use crate::guest::session::{Script, Seat, Verdict};
 use crate::kernel::{Kernel, NEWEST_SUITE};
-use crate::lanes::{Count, Output, Step};
+use crate::lanes::{self, Count, Output, Step};
 use crate::objects;
 use crate::packages::{self, List};
 use crate::process::{capture, cargo, checkout, run, target_directory};
@@ -66,13 +66,7 @@ const ON_PURPOSE: &str = "on_purpose";
 /// script says what its guest needs ([`Script::processors`]), and a power cut needs one.
 const FULL_PROCESSORS: u32 = 2;
 
-/// Lanes that steps run in, side by side.
-const LANES: usize = 2;
-/// One more everyday, when most guests have one processor, and what of them waits leaves time for it.
-const LANES_EVERYDAY: usize = 3;
 const LANES_MAX: usize = 16;
-/// Of memory for each lane's guest, and for what else runs there.
-const LANE_BYTES: u64 = 5 << 30;
 
 /// What is measured where nobody says what.
 const USUAL_SCENARIO: &str = "target";
@@ -184,7 +178,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         }
         return Ok(0);
     }
-    let lanes = arguments.lanes.unwrap_or_else(|| usual_lanes(arguments.full));
+    let lanes = arguments.lanes.unwrap_or_else(|| lanes::usual(arguments.full));
     let mut runner = Runner::new(arguments.names.clone(), lanes);
     if arguments.names.is_empty() {
         space::ensure_enough(arguments.full)?;
@@ -267,25 +261,6 @@ fn lane_count(text: &str) -> Result<usize> {
     let count = text.parse()?;
     ensure!((1..=LANES_MAX).contains(&count), "from 1 to {LANES_MAX}");
     Ok(count)
-}
-
-fn usual_lanes(full: bool) -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    lanes_for(processors, memory_bytes(&memory).unwrap_or(0), full)
-}
-
-/// One on a single processor. As many as there is memory for, two at least, as ever.
-fn lanes_for(processors: usize, memory: u64, full: bool) -> usize {
-    let most = if full { LANES } else { LANES_EVERYDAY };
-    let fit = usize::try_from(memory / LANE_BYTES).unwrap_or(most);
-    if processors == 1 { 1 } else { most.min(fit.max(LANES)) }
-}
-
-/// What this machine has, as /proc/meminfo tells it.
-fn memory_bytes(told: &str) -> Option<u64> {
-    let line = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 /// What nothing else runs beside but what is done `ahead`, at the lowest priority: some of these tests measure time.
@@ -668,18 +643,6 @@ mod tests {
             let is_listed = |it: &String| it.strip_suffix(FULL_ONLY).unwrap_or(it) == name;
             assert!(listed.iter().any(is_listed), "{name}");
         }
-    }
-
-    #[test]
-    fn there_are_as_many_lanes_as_processors_and_memory_have_room_for() {
-        assert_eq!(lanes_for(2, 24 << 30, false), 3);
-        assert_eq!(lanes_for(8, 15 << 30, false), 3);
-        assert_eq!(lanes_for(2, 24 << 30, true), 2);
-        assert_eq!([8 << 30, 0].map(|memory| lanes_for(2, memory, false)), [2, 2]);
-        assert_eq!(lanes_for(1, 64 << 30, false), 1);
-        let told = "MemTotal:       24590000 kB\nMemFree:        1 kB\n";
-        assert_eq!(memory_bytes(told), Some(24_590_000 << 10));
-        assert_eq!(memory_bytes("MemFree: 1 kB\n"), None);
     }
 
     #[test]
