@@ -66,7 +66,8 @@ pub(super) fn words(errno: i32, now: Circumstances) -> &'static str {
         libc::EACCES | libc::EPERM => {
             "the kernel does not let this user pass the command: vendor specific and most admin \
              commands take CAP_SYS_ADMIN, others a device that can be written to and that lists \
-             them in its Commands Supported and Effects log"
+             them in its Commands Supported and Effects log; nobody may set the features that are \
+             the driver's own (number of queues, host behavior support, host memory)"
         }
         libc::EBADF => "the device was opened for reading only",
         libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => "the device is gone, or being removed",
