@@ -8,7 +8,7 @@ use crate::interrupts::Source;
 use crate::number::Number;
 use crate::probe;
 use crate::system::{call, failure, now_ns};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::{io, ptr};
 
 // include/uapi/linux/io_uring.h
@@ -113,6 +113,9 @@ pub struct Setup {
     pub thread_idle_ms: u32,
 }
 
+/// Why a ring that was set up might then not be used, or 0: there are to be no more of them.
+static REFUSED: AtomicI32 = AtomicI32::new(0);
+
 /// The part of a ring that any thread may use at any time.
 pub struct Ring {
     number: Number,
@@ -167,6 +170,10 @@ unsafe impl Send for Completion {}
 impl Ring {
     /// Sets up a ring. The queues must not be used after the ring was dropped.
     pub fn new(setup: Setup) -> io::Result<(Ring, Submission, Completion)> {
+        match REFUSED.load(Ordering::Relaxed) {
+            0 => {}
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
         let mut params = Params::default();
         let fd = open(setup, &mut params)?;
         let wanted = FEAT_SINGLE_MMAP | FEAT_NODROP | FEAT_EXT_ARG | FEAT_NATIVE_WORKERS;
@@ -174,7 +181,15 @@ impl Ring {
             close(fd);
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
-        map(fd, &params).inspect_err(|_| close(fd))
+        let made = map(fd, &params).inspect_err(|_| close(fd))?;
+        // There is none. Where it is refused (before Linux 6.0, or by a filter) polls would never end, for which
+        // `io_destroy` waits. Its descriptor is left: closing it would interrupt the program's waits.
+        match -made.0.cancel(0) {
+            errno @ (libc::EPERM | libc::ENOSYS) => made.0.note_failure(failure(errno)),
+            libc::EINVAL => made.0.note_failure(failure(libc::ENOSYS)),
+            _ => return Ok(made),
+        }
+        Err(io::Error::from_raw_os_error(REFUSED.load(Ordering::Relaxed)))
     }
 
     /// Hands `count` entries to the kernel. Gives back how many were taken, or `-errno`.
@@ -273,6 +288,9 @@ impl Ring {
     fn note_failure(&self, code: i32) {
         if matches!(-code, libc::EBADF | libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS) {
             self.lost.store(true, Ordering::Relaxed);
+        }
+        if matches!(-code, libc::EPERM | libc::ENOSYS) {
+            REFUSED.store(-code, Ordering::Relaxed);
         }
     }
 

@@ -321,6 +321,8 @@ pub fn deadline_ns(time: timespec) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Seek, Write};
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn times_end_never_at_once_or_later() {
@@ -332,5 +334,24 @@ mod tests {
         assert_eq!(end(i64::MAX, 0), None);
         // What is left of 2^63 ns when some hours are added.
         assert_eq!(end(9_223_370_000, 0), None);
+    }
+
+    /// One whose effect is to be seen: written where the file ends, whatever the offset says.
+    #[test]
+    fn flags_of_a_write_reach_the_kernel() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"begun ").unwrap();
+        let [one, two] = [b"one ", b"two "];
+        let vectors = [one, two].map(|bytes| [bytes.as_ptr() as u64, bytes.len() as u64]);
+        let write = |opcode, address: u64, count| {
+            let entry = Entry::new(opcode, file.as_raw_fd(), 0).at(0, address, count);
+            // SAFETY: the buffers, and the array of vectors, outlive the call.
+            unsafe { carry_out(true, libc::RWF_APPEND as u32, &entry) }
+        };
+        assert_eq!(write(op::WRITE, vectors[0][0], 4), 4);
+        assert_eq!(write(op::WRITEV, vectors.as_ptr() as u64, 2), 8);
+        let mut told = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut told)).unwrap();
+        assert_eq!(told, b"begun one one two ");
     }
 }

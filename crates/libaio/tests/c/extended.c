@@ -1,8 +1,6 @@
 /* io_setup2 and io_ring_enter: what they do, and what they refuse. */
 #include "aio.h"
 #include "../../include/nvlane_aio.h"
-#include <dirent.h>
-#include <sched.h>
 #include <sys/resource.h>
 
 #define NR 16
@@ -351,84 +349,6 @@ static void pointers(int fd)
     CHECK(io_destroy(ctx), 0);
 }
 
-/* The thread of this process that submits, and may run on that processor alone: 0 if there is none. The last of several,
-   where all of the process may run there and those of earlier contexts are just ending. */
-static int submitting_thread(int cpu)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    int found = 0;
-    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
-        char path[300], name[32] = "";
-        cpu_set_t cpus;
-        int task = atoi(entry->d_name);
-        snprintf(path, sizeof path, "/proc/self/task/%d/comm", task);
-        FILE *file = task ? fopen(path, "r") : NULL;
-        if (!file)
-            continue;
-        if (fgets(name, sizeof name, file) && !strncmp(name, "iou-sqp-", 8) &&
-            sched_getaffinity(task, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) == 1 && CPU_ISSET(cpu, &cpus))
-            found = task;
-        fclose(file);
-    }
-    closedir(tasks);
-    return found;
-}
-
-/* Nanoseconds that it has run. */
-static long long ran(int task)
-{
-    char path[64];
-    long long time = -1;
-    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", task);
-    FILE *file = fopen(path, "r");
-    if (!file || fscanf(file, "%lld", &time) != 1)
-        time = -1;
-    if (file)
-        fclose(file);
-    return time;
-}
-
-/* The thread that takes submissions is where the program wants it, sleeps after a second, and is woken. */
-static void thread_cpu(int fd)
-{
-    struct aio_sq_ring *sq = calloc(1, sizeof *sq + NR * sizeof(uint32_t));
-    struct aio_cq_ring *cq = calloc(1, sizeof *cq + NR * sizeof(struct io_event));
-    cpu_set_t cpus;
-    int cpu = CPU_SETSIZE - 1;
-    CHECK(sched_getaffinity(0, sizeof cpus, &cpus), 0);
-    while (cpu && !CPU_ISSET(cpu, &cpus))
-        cpu--;
-    sq->nr_events = cq->nr_events = NR, sq->sq_thread_cpu = cpu;
-    context ctx = NULL;
-    prepare(fd, 0);
-    const unsigned flags = IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING | IOCTX_FLAG_SQTHREAD;
-    CHECK(io_setup2(NR, flags, iocbs, sq, cq, &ctx), 0);
-    for (int round = 0; round < 2; round++) {
-        sq->array[sq->tail % NR] = round;
-        __atomic_store_n(&sq->tail, sq->tail + 1, __ATOMIC_RELEASE);
-        CHECK(io_ring_enter(ctx, 1, 1, IORING_FLAG_SUBMIT | IORING_FLAG_GETEVENTS), 1);
-        CHECK(cq->tail, round + 1);
-        if (round)
-            break;
-        int task = submitting_thread(cpu);
-        CHECK(task != 0, 1);
-        double until = seconds() + 60;
-        long long before, after = ran(task);
-        /* On a busy machine it is late with everything. */
-        do {
-            before = after;
-            usleep(1500000);
-            after = ran(task);
-        } while (after != before && seconds() < until);
-        CHECK(before >= 0 && after == before, 1);
-    }
-    CHECK(io_destroy(ctx), 0);
-    sq->sq_thread_cpu = CPU_SETSIZE - 1;
-    if (!CPU_ISSET(CPU_SETSIZE - 1, &cpus))
-        CHECK(io_setup2(NR, flags, iocbs, sq, cq, (ctx = NULL, &ctx)), -EINVAL);
-    free(sq), free(cq);
-}
-
 static void polled(int cached, unsigned more)
 {
     context ctx = NULL;
@@ -665,7 +585,6 @@ int main(int count, char **arguments)
     interrupted(cached, IOCTX_FLAG_IOPOLL);
     threads(cached);
     pointers(direct);
-    thread_cpu(direct);
     polled(cached, 0);
     polled(cached, IOCTX_FLAG_FIXEDFILES);
     fixed_files(cached);

@@ -1,7 +1,9 @@
 /* Contexts made, used in every way and destroyed, again and again: nothing is left over. Under valgrind too, so
  * there is no bad pointer here, which it would follow itself.
  *
- *   leaks ROUNDS FOLDER     prints what is open, mapped and allocated after a tenth of the rounds, and after all
+ *   leaks [usual|sets] ROUNDS FOLDER
+ *       prints what is open, mapped and allocated after a tenth of the rounds, and after all: of contexts of all kinds, of usual
+ *       ones, or of one for each set of flags of io_setup2
  */
 #include "aio.h"
 #include "../../include/nvlane_aio.h"
@@ -15,6 +17,8 @@ static char *buffers;
 static int cached, direct, ends[2];
 /* None in the libaio that we are compared with. */
 static int (*setup2)(uint32_t, uint32_t, struct iocb *, void *, void *, context *);
+static int (*ring_enter)(context, uint32_t, uint32_t, uint32_t);
+static FILE *said;
 
 static struct iocb transfer(int i, int fd, int write)
 {
@@ -82,6 +86,61 @@ static void extended(int round)
     CHECK(setup2(NR, pinned, iocbs, NULL, NULL, &ctx), -EFAULT);
 }
 
+/* All sets of flags that go together; bits 0 to 6 are those of the proposal. */
+static int go_together(unsigned flags)
+{
+    int known = flags & IOCTX_FLAG_USERIOCB;
+    int to_be_known = flags & (IOCTX_FLAG_FIXEDBUFS | IOCTX_FLAG_FIXEDFILES | IOCTX_FLAG_SCQRING);
+    int thread = flags & IOCTX_FLAG_SQTHREAD;
+    return (known || !to_be_known) && (thread || !(flags & IOCTX_FLAG_SQPOLL)) && !(thread && flags & IOCTX_FLAG_SQWQ);
+}
+
+/* A context of each set, with requests of which half are taken, and one whose set-up fails when its ring is there. */
+static void sets_of_flags(void)
+{
+    static struct {
+        struct aio_sq_ring ring;
+        uint32_t array[NR];
+    } sq;
+    static struct {
+        struct aio_cq_ring ring;
+        struct io_event events[NR];
+    } cq;
+    for (unsigned set = 0; set < 1 << 8; set++) {
+        unsigned flags = (set & 0x7f) | (set >> 7 ? IOCTX_FLAG_FIXEDFILES : 0);
+        struct iocb iocbs[NR], *list[NR];
+        struct io_event events[NR];
+        context ctx = NULL;
+        memset(&sq, 0, sizeof sq), memset(&cq, 0, sizeof cq);
+        sq.ring.nr_events = cq.ring.nr_events = NR, sq.ring.sq_thread_cpu = AIO_SQ_THREAD_ANY_CPU;
+        for (int i = 0; i < NR; i++) {
+            iocbs[i] = transfer(i, direct, 0), iocbs[i].flags = flags & IOCTX_FLAG_IOPOLL ? IOCB_FLAG_HIPRI : 0;
+            list[i] = flags & IOCTX_FLAG_USERIOCB ? (struct iocb *)(uintptr_t)i : &iocbs[i];
+            sq.array[i] = i;
+        }
+        int code = setup2(NR, flags, iocbs, &sq, &cq, &ctx);
+        if (!go_together(flags)) {
+            CHECK(code, -EINVAL);
+            continue;
+        }
+        if (code) {
+            fprintf(said, "not checked: flags %#x: %s\n", flags, strerror(-code));
+            continue;
+        }
+        /* Without queues to be polled these end with an error, when they are submitted or later: that too is one way. */
+        if (flags & IOCTX_FLAG_SCQRING) {
+            __atomic_store_n(&sq.ring.tail, NR, __ATOMIC_RELEASE);
+            ring_enter(ctx, NR, NR / 2, IORING_FLAG_SUBMIT | IORING_FLAG_GETEVENTS);
+        } else if (io_submit(ctx, NR, list) == NR) {
+            CHECK(take(ctx, NR / 2, NR / 2, events), NR / 2);
+        }
+        CHECK(io_destroy(ctx), 0);
+        ctx = NULL, iocbs[3].fd = 1 << 20;
+        if (flags & IOCTX_FLAG_FIXEDFILES)
+            CHECK(setup2(NR, flags, iocbs, &sq, &cq, &ctx) < 0, 1);
+    }
+}
+
 /* What a thread submitted before it ended, from many contexts at once. */
 static void *leave(void *argument)
 {
@@ -121,30 +180,59 @@ static long entries(const char *path)
     return count;
 }
 
-static long lines(const char *path)
+struct held {
+    long descriptors, mappings, pages, allocated;
+};
+
+/* Mappings side by side may be one to the kernel, so their pages count as well; but for the heap's, of which `allocated` tells. */
+static void count_mappings(struct held *held)
 {
-    long count = 0;
-    FILE *file = fopen(path, "r");
-    for (int byte; file && (byte = getc(file)) != EOF;)
-        count += byte == '\n';
+    char line[512];
+    unsigned long from, to;
+    FILE *file = fopen("/proc/self/maps", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        held->mappings++;
+        if (!strstr(line, "[heap]") && sscanf(line, "%lx-%lx", &from, &to) == 2)
+            held->pages += (to - from) / 4096;
+    }
     fclose(file);
+}
+
+/* The kernel's threads that submit, which end some time after their contexts. */
+static long submitting(void)
+{
+    double until = seconds() + 30;
+    long count;
+    do {
+        DIR *tasks = opendir("/proc/self/task");
+        count = 0;
+        for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+            char path[300], name[32] = "";
+            snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+            FILE *file = fopen(path, "r");
+            count += file && fgets(name, sizeof name, file) && !strncmp(name, "iou-sqp-", 8);
+            if (file)
+                fclose(file);
+        }
+        closedir(tasks);
+    } while (count && seconds() < until && !usleep(10000));
     return count;
 }
 
-struct held {
-    long descriptors, mappings, allocated;
-};
-
 static struct held held(void)
 {
-    return (struct held){entries("/proc/self/fd"), lines("/proc/self/maps"), mallinfo2().uordblks};
+    struct held held = {.descriptors = entries("/proc/self/fd"), .allocated = mallinfo2().uordblks};
+    count_mappings(&held);
+    return held;
 }
 
 int main(int count, char **arguments)
 {
     directory = arguments[count - 1];
-    int rounds = atoi(arguments[1]);
-    setup2 = dlsym(RTLD_DEFAULT, "io_setup2");
+    int rounds = atoi(arguments[count - 2]);
+    int sets = count > 3 && !strcmp(arguments[1], "sets"), alone = count > 3 && !strcmp(arguments[1], "usual");
+    setup2 = alone ? NULL : dlsym(RTLD_DEFAULT, "io_setup2");
+    ring_enter = dlsym(RTLD_DEFAULT, "io_ring_enter");
     buffers = aligned_alloc(4096, NR * BYTES);
     memset(buffers, 1, NR * BYTES);
     cached = filled("leaks", O_RDWR, NR * BYTES), direct = file_of("leaks", O_RDWR | O_DIRECT, 0);
@@ -152,21 +240,26 @@ int main(int count, char **arguments)
     struct held early = {0}, late;
     /* The lines would be millions. */
     fflush(stdout);
-    FILE *said = fdopen(dup(1), "w");
+    said = fdopen(dup(1), "w");
     if (!freopen("/dev/null", "w", stdout))
         return 2;
     for (int round = 0; round < rounds && !failed; round++) {
-        usual(round);
-        if (setup2)
+        if (sets)
+            sets_of_flags();
+        else
+            usual(round);
+        if (setup2 && !sets)
             extended(round);
-        if (round % 100 == 0)
+        if (round % 100 == 0 && !sets)
             many();
         if (round == rounds / 10)
             early = held();
     }
     late = held();
-    fprintf(said, "descriptors %ld %ld\nmappings %ld %ld\nallocated %ld %ld\n", early.descriptors, late.descriptors,
-        early.mappings, late.mappings, early.allocated, late.allocated);
+    fprintf(said, "descriptors %ld %ld\nmappings %ld %ld\n", early.descriptors, late.descriptors, early.mappings, late.mappings);
+    fprintf(said, "pages %ld %ld\nallocated %ld %ld\n", early.pages, late.pages, early.allocated, late.allocated);
+    fflush(said);
+    CHECK(submitting(), 0);
     fclose(said);
     free(buffers);
     return failed;

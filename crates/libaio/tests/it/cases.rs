@@ -34,11 +34,23 @@ impl Wanted {
 
 /// Runs a case in each of the modes, beside the native library, and gives which ways it went.
 fn compared(name: &str, case: Option<&str>, modes: &[&str], check: impl Fn(&str, &Ways)) {
+    compared_with(|_| {}, name, case, modes, check);
+}
+
+/// The same with something done to the commands.
+fn compared_with(
+    change: impl Fn(&mut Command),
+    name: &str,
+    case: Option<&str>,
+    modes: &[&str],
+    check: impl Fn(&str, &Ways),
+) {
     let scratch = scratch();
     let program = compiled(name, &native(), scratch.path());
     let command = |mode: Option<&str>| {
         let mut command = with(&program, mode);
         command.args(case).arg(fresh(scratch.path()));
+        change(&mut command);
         command
     };
     let wanted = printed(&mut command(None));
@@ -154,4 +166,46 @@ cases! {
 #[test]
 fn ring() {
     same("behaviour", Some("ring"), &["auto", "native"], Wanted { used: &[], native: 0 });
+}
+
+/// Of what is carried out within `io_submit`; guests see the device be told of the rest (tests/guest/aio.sh).
+#[test]
+fn what_is_to_be_durable_is_told_to_the_kernel() {
+    let scratch = scratch();
+    let program = compiled("durable", &native(), scratch.path());
+    let mut command = with(&program, Some("ring"));
+    let (lines, ways) = Ways::of(command.arg(fresh(scratch.path())), printed);
+    assert!(lines.lines().count() > 72, "{lines}");
+    assert!(ways.count(Inline) == 72 && ways.native() == 0, "{} native", ways.native());
+}
+
+/// By a filter of system calls, as containers have it, altogether or in part: the program is not to notice.
+fn refused(call: libc::c_long) {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let refuse = |command: &mut Command| refuse_call(command, call, errno);
+        for case in ["transfers", "mixed", "polls"] {
+            compared_with(refuse, "behaviour", Some(case), &["auto", "ring"], |mode, ways| {
+                let (ring, native) = (ways.count(Ring), ways.native());
+                assert!(ring == 0 && native > 0, "{case}, mode {mode}: {ring}, {native} native");
+                let tried = ways.count(Counter::Enters) > 0;
+                assert_eq!(tried, call == libc::SYS_io_uring_enter, "{case}, mode {mode}");
+            });
+        }
+    }
+}
+
+#[test]
+fn no_ring_may_be_set_up() {
+    refused(libc::SYS_io_uring_setup);
+}
+
+#[test]
+fn a_ring_may_be_set_up_and_not_entered() {
+    refused(libc::SYS_io_uring_enter);
+}
+
+/// Nothing could be cancelled, as before Linux 6.0.
+#[test]
+fn a_ring_may_be_set_up_and_not_be_told_of_anything() {
+    refused(libc::SYS_io_uring_register);
 }

@@ -14,6 +14,16 @@ fn the_extended_interface_does_and_refuses_what_its_manual_says() {
 }
 
 #[test]
+fn the_kernels_threads_are_there_and_stay_awake_where_that_is_promised() {
+    let scratch = scratch();
+    let program = compiled("workers", &ours(), scratch.path());
+    let lines = printed(with(&program, Some("auto")).arg(fresh(scratch.path())));
+    for line in lines.lines().filter(|line| line.starts_with("not checked: ")) {
+        println!("{line}");
+    }
+}
+
+#[test]
 fn a_handler_that_interrupted_a_call_never_waits_for_it() {
     let scratch = scratch();
     let program = compiled("nested", &ours(), scratch.path());

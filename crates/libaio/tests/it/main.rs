@@ -12,6 +12,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -93,6 +94,32 @@ fn preferred(command: &Command) -> Command {
         };
     }
     nice
+}
+
+/// Has every call of one kind refused in the program.
+fn refuse_call(command: &mut Command, call: libc::c_long, errno: libc::c_int) {
+    let step = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let give = libc::BPF_RET | libc::BPF_K;
+    // The number of the call comes first in what a filter sees.
+    let filter = [
+        step(load, 0, 0, 0),
+        step(equal, call as u32, 0, 1),
+        step(give, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
+        step(give, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    // SAFETY: two system calls, which are allowed between fork and exec; the filter is copied by the second.
+    unsafe {
+        command.pre_exec(move || {
+            let (len, filter) = (filter.len() as u16, filter.as_ptr().cast_mut());
+            let program = libc::sock_fprog { len, filter };
+            let (own, mode) = (libc::PR_SET_NO_NEW_PRIVS, libc::SECCOMP_MODE_FILTER);
+            let filtered = libc::prctl(own, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) == 0;
+            if filtered { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
 }
 
 /// Which way the requests of a command went, children included.

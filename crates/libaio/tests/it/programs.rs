@@ -70,6 +70,15 @@ fn fio_verifies_what_it_writes_from_threads() {
     all_but_the_first(&fio(&[&threads[..], &batches].concat()), Counter::Ring);
 }
 
+/// Processes that are forked once the library is there, and threads that share it.
+#[test]
+fn fio_verifies_what_several_write_through_the_page_cache() {
+    let own = ["--direct=0", "--iodepth=16", "--size=6M", "--offset_increment=6M"];
+    for jobs in [&["--numjobs=2"][..], &["--numjobs=4", "--thread"]] {
+        all_but_the_first(&fio(&[&own[..], jobs].concat()), Counter::Inline);
+    }
+}
+
 #[test]
 fn fio_verifies_when_it_reads_the_ring_itself() {
     let reader = ["--direct=1", "--iodepth=16", "--userspace_reap"];
@@ -91,4 +100,42 @@ fn qemu_img_reads_and_writes() {
         assert!(lines.contains("Run completed"), "{lines}");
         assert!(ways.ours() == 0 && ways.native() >= 3000, "{}: {}", ways.ours(), ways.native());
     }
+}
+
+/// And what it has read is what it has written, by one request and by several in flight.
+#[test]
+fn qemu_io_verifies_what_it_writes() {
+    let scratch = scratch();
+    let image = scratch.path().join("image");
+    std::fs::write(&image, vec![5_u8; 4 << 20]).expect("an image");
+    let qemu_io = |commands: &[&str]| {
+        let mut command = with(&installed("qemu-io"), Some("auto"));
+        command.args(["--native-aio", "--cache=none", "--format=raw"]);
+        command.args(commands.iter().flat_map(|line| ["-c", line])).arg(&image);
+        Ways::of(&mut command, |command| command.output().expect("timeout(1)"))
+    };
+    let (output, ways) = qemu_io(&[
+        "write -P 0x5a 0 1M",
+        "read -P 0x5a 0 1M",
+        "aio_write -P 0x5b 1M 64k",
+        "aio_write -P 0x5c 1088k 64k",
+        "aio_flush",
+        "aio_read -P 0x5b 1M 64k",
+        "aio_read -P 0x5c 1088k 64k",
+        "aio_flush",
+        "read -P 5 2M 1M",
+    ]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && !said.contains("failed"), "{output:?}");
+    assert!(ways.ours() == 0 && ways.native() >= 7, "{}: {}", ways.ours(), ways.native());
+    let written = std::fs::read(&image).expect("the image");
+    let ends = [(0x5a, 1 << 20), (0x5b, 1088 << 10), (0x5c, 1152 << 10), (5, 4 << 20)];
+    let mut from = 0;
+    for (byte, to) in ends {
+        assert!(written[from..to].iter().all(|&found| found == byte), "{from} to {to}");
+        from = to;
+    }
+    // It would have said so.
+    let (output, _) = qemu_io(&["read -P 0x5b 0 1M"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
