@@ -36,18 +36,25 @@ pub struct Fio<'a> {
     device: &'a Device,
     steps: Steps,
     core: usize,
+    /// Each command is submitted by itself, as fio does unless it is told otherwise.
+    by_ones: bool,
 }
 
 impl<'a> Fio<'a> {
-    /// With the same steps as a lane, on `core`.
+    /// With the same steps as a lane, on `core`. Like every other lane it takes what has ended, and submits as many at once.
     pub fn new(device: &'a Device, steps: Steps, core: usize) -> Fio<'a> {
-        Fio { device, steps, core }
+        Fio { device, steps, core, by_ones: false }
+    }
+
+    /// The same as fio does it by itself: one system call for each command.
+    pub fn by_ones(self) -> Fio<'a> {
+        Fio { by_ones: true, ..self }
     }
 }
 
 impl Runs for Fio<'_> {
     fn name(&self) -> String {
-        self.steps.name("fio")
+        self.steps.name(if self.by_ones { "fio_by_ones" } else { "fio" })
     }
 
     fn run(&mut self, depth: usize, warm: Duration, measure: Duration) -> anyhow::Result<Window> {
@@ -64,6 +71,11 @@ impl Runs for Fio<'_> {
         command.arg(format!("--filename={}", self.device.path.display()));
         command.arg(format!("--bs={BYTES}")).arg(format!("--iodepth={depth}"));
         command.arg(format!("--size={}", self.device.places * u64::from(BYTES)));
+        if !self.by_ones {
+            command.arg(format!("--iodepth_batch_submit={depth}"));
+            command.arg("--iodepth_batch_complete_min=1");
+            command.arg(format!("--iodepth_batch_complete_max={depth}"));
+        }
         let time = measure.max(TIME_MIN);
         command.arg(format!("--runtime={}ms", time.as_millis()));
         command.arg(format!("--ramp_time={}ms", warm.as_millis()));

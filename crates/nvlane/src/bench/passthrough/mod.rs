@@ -5,7 +5,7 @@
 //!   block    io_uring reads of the block device                      (fixed buffers, registered file)
 //!   command  io_uring commands to the character device, step by step (plain, + fixed, + file, + polls)
 //!   library  `volume::session`: what users of the library get        (fixed buffers, registered file)
-//!   fio      its engine io_uring_cmd                                  (the same options)
+//!   fio      its engine io_uring_cmd                                  (the same options, and it submits as many at once as have ended)
 //! ```
 //!
 //! Random reads of 4 KiB, depth 1 to 128, from one thread. Without `--device`, nvme-loop over null_blk is set
@@ -194,6 +194,9 @@ fn lanes<'a>(
     }
     if !plan.all && depth != STEPS_AT {
         return Ok(lanes);
+    }
+    if plan.all && fio::is_there() {
+        lanes.push(Box::new(fio::Fio::new(device, fixed, options.client_core).by_ones()));
     }
     lanes.push(Box::new(sync::Sync::new(device, false)));
     lanes.push(Box::new(sync::Sync::new(device, true)));
