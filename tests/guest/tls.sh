@@ -117,6 +117,7 @@ if [[ -n ${TLS_TOOLS_NEWER:-} ]]; then
     silent=$!
     await 20 logged 'connection is encrypted'
     ctl host set-key "$HOST" --tls-key "$WORK/wrong.tls"
+    await 15 logged 'its key was changed before its Connect'
     await 15 eval '[[ -z $(ss -Htn state established "sport = :$PORT") ]]'
     ctl host set-key "$HOST" --tls-key "$WORK/host.tls"
     wait "$silent"
@@ -166,6 +167,16 @@ for which in new=1 new=0 old=0 old=1; do
     encrypted
     [[ $which == old=1 ]] || disconnect
 done
+# Which of two keys in its own keyring Linux takes it does not say: both will do.
+tls_insert "$HOST" "$NQN" "$(<"$WORK/new.tls")"
+disconnect
+tls_connect "$HOST" -i 2 >/dev/null
+encrypted
+disconnect
+tls_forget
+tls_insert "$HOST" "$NQN" "$key"
+tls_connect "$HOST" -i 2 >/dev/null
+device=$(namespace 1)
 
 # A key that changes: who is connected stays, and comes back by the new one alone. The server is started again, and still wants it.
 controller=$(controllers)

@@ -116,6 +116,20 @@ fn memory_bytes(told: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
+/// A step's part of the room, given back when it is dropped: however the step ends.
+struct Place<'a, 'b, S> {
+    queue: &'b Queue<'a, S>,
+    weight: usize,
+}
+
+impl<S> Drop for Place<'_, '_, S> {
+    fn drop(&mut self) {
+        let mut waiting = self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.1 += self.weight;
+        self.queue.changed.notify_all();
+    }
+}
+
 /// Steps that nobody has taken, and the room that is left beside those that run.
 struct Queue<'a, S> {
     room: usize,
@@ -128,8 +142,8 @@ impl<'a, S> Queue<'a, S> {
         Self { room, waiting: Mutex::new((steps.into(), room)), changed: Condvar::new() }
     }
 
-    /// The first step that fits, and its room, to be given back; waits for room. None when all are taken.
-    fn take(&self) -> Option<(Step<'a, S>, usize)> {
+    /// The first step that fits, and its place; waits for room. None when all are taken.
+    fn take(&self) -> Option<(Step<'a, S>, Place<'a, '_, S>)> {
         let mut waiting = self.waiting.lock().expect("no step runs under this lock");
         loop {
             let (steps, left) = &mut *waiting;
@@ -142,15 +156,10 @@ impl<'a, S> Queue<'a, S> {
                 let step = steps.remove(at)?;
                 let weight = weight(&step);
                 *left -= weight;
-                return Some((step, weight));
+                return Some((step, Place { queue: self, weight }));
             }
             waiting = self.changed.wait(waiting).expect("no step runs under this lock");
         }
-    }
-
-    fn give_back(&self, weight: usize) {
-        self.waiting.lock().expect("no step runs under this lock").1 += weight;
-        self.changed.notify_all();
     }
 }
 
@@ -167,9 +176,9 @@ pub fn run<S: Default>(
     let ended = Mutex::new(ended);
     let lane = || {
         let mut kept = S::default();
-        while let Some((step, weight)) = queue.take() {
+        while let Some((step, place)) = queue.take() {
             let row = run_one(step, (lanes > 1).then_some(logs), &mut kept);
-            queue.give_back(weight);
+            drop(place);
             // Also orders what is shown: that of one step, then that of another.
             let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
             show(&row);
@@ -368,23 +377,26 @@ mod tests {
             vec![step("a", 2), step("b", 2), step("c", 2), step("d", 1), step("all", 9)],
             5,
         );
-        let take = || queue.take().map(|(step, weight)| (step.name, weight));
-        let taken = |name: &str, weight| Some((name.to_owned(), weight));
-        assert_eq!([take(), take()], [taken("a", 2), taken("b", 2)]);
-        assert_eq!(take(), taken("d", 1), "c does not fit");
+        let take = || queue.take().expect("there are more");
+        let said = |(step, place): &(Step<'_, ()>, Place<'_, '_, ()>)| {
+            (step.name.clone(), place.weight)
+        };
+        let is = |name: &str, weight| (name.to_owned(), weight);
+        let (a, b, d) = (take(), take(), take());
+        assert_eq!([said(&a), said(&b), said(&d)], [is("a", 2), is("b", 2), is("d", 1)]);
         thread::scope(|scope| {
+            // For c.
             let waits = scope.spawn(take);
-            queue.give_back(1);
-            // Still none for c.
-            assert!(!waits.is_finished());
-            queue.give_back(2);
-            assert_eq!(waits.join().unwrap(), taken("c", 2));
+            drop(d);
+            assert!(!waits.is_finished(), "it does not fit");
+            drop(a);
+            let c = waits.join().unwrap();
+            assert_eq!(said(&c), is("c", 2));
             let waits = scope.spawn(take);
-            queue.give_back(2);
-            queue.give_back(2);
-            assert_eq!(waits.join().unwrap(), taken("all", 5));
+            drop((b, c));
+            assert_eq!(said(&waits.join().unwrap()), is("all", 5));
         });
-        assert_eq!(take(), None);
+        assert!(queue.take().is_none());
     }
 
     #[test]

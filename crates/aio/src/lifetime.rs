@@ -69,15 +69,18 @@ pub fn destroy(held: Held<Context>) -> i32 {
     code
 }
 
-fn cancel_polls(context: &Context) {
-    let Some(engine) = context.engine() else { return };
+/// Whether the kernel refuses to cancel any, by a filter that there was not when the ring was set up.
+fn cancel_polls(context: &Context) -> bool {
+    let Some(engine) = context.engine() else { return false };
     let mut submitting = context.submitting();
+    let mut is_refused = false;
     for (index, request) in engine.requests().iter().enumerate() {
         if request.state.load(Relaxed) == state::POLL {
-            engine.ring.cancel(index as u64);
+            is_refused |= matches!(-engine.ring.cancel(index as u64), libc::EPERM | libc::ENOSYS);
         }
     }
     context.wake_all(&mut submitting);
+    is_refused
 }
 
 /// Takes completions, and forgets them, until io_uring holds nothing of the context any more.
@@ -85,7 +88,7 @@ fn drain(context: &Context) {
     let Some(engine) = context.engine() else { return };
     loop {
         // Again each time: a submission may have been under way.
-        cancel_polls(context);
+        let is_refused = cancel_polls(context);
         let mut reaping = context.reaping();
         let mut taken = 0;
         if let Some(queue) = reaping.queue.as_mut() {
@@ -105,6 +108,9 @@ fn drain(context: &Context) {
             engine.requests().iter().filter(|request| request.is_poll()).count() == left as usize
         };
         // Where nobody can cancel them, polls end with the ring; they point to no memory.
+        if is_refused && only_polls() {
+            engine.ring.give_up();
+        }
         let over = left == 0 || (engine.ring.is_lost() && only_polls());
         drop(reaping);
         if over {

@@ -294,7 +294,13 @@ impl Ring {
         }
     }
 
-    /// Whether entering has failed because the descriptor is not the ring's any more.
+    /// It is of no more use, and is not used again: what is in flight ends with it.
+    #[cold]
+    pub fn give_up(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether entering has failed because the descriptor is not the ring's any more, or it was given up.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)

@@ -15,6 +15,9 @@ use zeroize::Zeroizing;
 /// More than any two keys, with room for white space.
 const FILE_BYTES_MAX: u64 = 1024;
 
+/// How keys begin, of either kind.
+const BEGINS: [&str; 2] = ["DHHC-1:", "NVMeTLSkey-1:"];
+
 /// Keys in a file: one, and while it is replaced the one that comes after it.
 pub const KEYS_MAX: usize = 2;
 
@@ -40,6 +43,12 @@ pub enum KeyFileError {
     /// There are more keys in it than one and the one that replaces it.
     #[error("{} holds more than {KEYS_MAX} keys", path.display())]
     TooMany {
+        /// Of the file.
+        path: PathBuf,
+    },
+    /// Two keys stand in one line of it, as they do when the second is appended to a line without an end.
+    #[error("{} has two keys in one line: each is to have a line of its own", path.display())]
+    OneLine {
         /// Of the file.
         path: PathBuf,
     },
@@ -163,6 +172,10 @@ fn read<K>(
     if lines.len() > KEYS_MAX {
         return Err(KeyFileError::TooMany { path: path.into() });
     }
+    let keys_of = |line: &&str| BEGINS.iter().map(|begin| line.matches(begin).count()).sum::<usize>();
+    if lines.iter().any(|line| keys_of(line) > 1) {
+        return Err(KeyFileError::OneLine { path: path.into() });
+    }
     if lines.is_empty() {
         // It says what a key looks like.
         lines.push("");
@@ -190,7 +203,7 @@ fn read_text(path: &Path) -> Result<Option<Zeroizing<String>>, KeyFileError> {
 /// Whether a key was given where a file is wanted.
 pub fn is_secret(path: &Path) -> bool {
     let bytes = path.as_os_str().as_encoded_bytes();
-    bytes.starts_with(b"DHHC-1:") || bytes.starts_with(b"NVMeTLSkey-1:")
+    BEGINS.iter().any(|begin| bytes.starts_with(begin.as_bytes()))
 }
 
 /// Whether everybody on this machine may read the file, or write to it. `false` where that cannot be found out.
@@ -222,7 +235,8 @@ mod tests {
         let third = error(format!("{two}\n{}\n", *text).as_bytes());
         assert!(third.contains("more than 2 keys"), "{third}");
         let beside = error(format!("{}\nsecret\n", *text).as_bytes());
-        let joined = error(format!("{} {}\n", *text, *next).as_bytes());
+        let joined = error(format!("{}{}\n", *text, *next).as_bytes());
+        assert!(joined.contains("two keys in one line"), "{joined}");
         let no_text = error(&[0xff; 9]);
         let long = error(&[b' '; 5000]);
         for said in [third, beside, joined, error(b""), error(b"secret"), no_text, long] {

@@ -52,7 +52,8 @@ fn check(path: &Path, data_dir: Option<&Path>, daemon: Option<(&Path, Duration)>
         format!("{path_text}: can be served: {subsystems} subsystem(s), {volumes} volume(s)\n");
     let no_tls = config.listeners.iter().find_map(|listen| listen.check_kernel().err());
     let no_tls = no_tls.map(|error| format!("not on this machine: {error}"));
-    for note in config.weak_authentication().into_iter().chain(config.unreachable()).chain(no_tls) {
+    let notes = [config.weak_authentication(), config.unreachable(), config.keys_being_replaced()];
+    for note in notes.into_iter().flatten().chain(no_tls) {
         let _ = writeln!(text, "note: {note}");
     }
     for subsystem in &config.subsystems {
@@ -161,8 +162,9 @@ fn write_key(file: &KeyFile) -> Result<()> {
     }
     match key::write_new(path, &key.to_text()) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // One that is being replaced is another.
             let known = host::keys::read_keys(path)
-                .is_ok_and(|known| known.iter().any(|known| **known == *key));
+                .is_ok_and(|known| known.len() == 1 && *known[0] == *key);
             ensure!(
                 known,
                 "{}: is there, and holds something else: --keys-dir DIR for another place",

@@ -241,7 +241,7 @@ fn volumes(volumes: &[Volume]) -> String {
 
 /// What is proven from now on, and what is amiss with that.
 fn key_set(set: &HostKeySet) -> String {
-    let HostKeySet { nqn, host, may_connect, allow_any_host, has_listener, exposed, twofold } = set;
+    let HostKeySet { nqn, host, may_connect, allow_any_host, has_listener, .. } = set;
     let mut text = format!("{host} has to prove who it is, from its next connection to {nqn} on\n");
     let _ = writeln!(
         text,
@@ -256,13 +256,13 @@ fn key_set(set: &HostKeySet) -> String {
     if *allow_any_host {
         let _ = writeln!(text, "note: {}", authentication::anybody(nqn));
     }
-    for path in twofold {
-        let _ = writeln!(
-            text,
-            "note: {path} holds two keys, and either will do: when {host} has the new one, take the old one out and say this again"
-        );
+    for field in &set.dropped {
+        let _ = writeln!(text, "note: {host} had a {field} before, and has none any more");
     }
-    for path in exposed {
+    for path in &set.twofold {
+        let _ = writeln!(text, "note: {}, and say this again", authentication::twofold(path));
+    }
+    for path in &set.exposed {
         let _ = writeln!(text, "note: {}", authentication::exposed(path));
     }
     text

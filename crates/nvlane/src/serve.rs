@@ -69,6 +69,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     data_dir.keep();
     notes.extend(daemon.config().weak_authentication());
     notes.extend(daemon.config().unreachable());
+    notes.extend(daemon.config().keys_being_replaced());
     if let Some((changes, left)) = changes.zip(dropped) {
         notes.extend(bounded("dropped", &changes, "changes are dropped"));
         let renamed = left.renamed(daemon.config(), Some(machine));

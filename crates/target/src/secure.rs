@@ -13,10 +13,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use subsystem::PortId;
-use tls::{FindAll, Handshake, Key, Peer, Psk, Secured, Upgrade, UpgradeError};
-
-/// Keys of one host, for several subsystems, by which it may come to discovery.
-const KEYS_MAX: usize = 16;
+use tls::{FindAll, Handshake, KEYS_MAX, Key, Peer, Psk, Secured, Upgrade, UpgradeError};
 
 /// The keys of a host for a subsystem, by each of which it may come.
 pub(crate) type HostKeys = Arc<[Arc<Key>]>;
@@ -131,10 +128,14 @@ impl Control {
         if !self.keys.set(nqn, host, keys) {
             return;
         }
-        self.core().close_connections(|connection| {
+        let nobodys = self.core().connections(|connection| {
             connection.is_fresh()
                 && connection.secured.get().is_some_and(|peer| peer.host_nqn == host)
         });
+        for connection in nobodys {
+            tracing::debug!(?host, "connection ends: its key was changed before its Connect");
+            connection.close();
+        }
     }
 
     /// Those that had their time.

@@ -24,8 +24,11 @@ const RECEIVED_BYTES_MAX: usize = 16 << 10;
 /// Identities of one host that keys are looked for; Linux sends one.
 const IDENTITIES_MAX: usize = 4;
 
-/// How many keys of one hash function an identity may stand for: eight, each derived as the specification says, and as older tools do.
-const CANDIDATES_MAX: usize = 16;
+/// Keys of one host that an identity may stand for, those that are replaced and those that replace them.
+pub const KEYS_MAX: usize = 16;
+
+/// How many PSKs of one hash function that are: each key's as the specification says, and as older tools derive it.
+const CANDIDATES_MAX: usize = 2 * KEYS_MAX;
 
 /// Finds the keys that an identity may stand for, the likeliest first.
 pub type FindAll = dyn Fn(&[u8]) -> Vec<Psk> + Send + Sync;

@@ -32,7 +32,7 @@ mod psk;
 mod upgrade;
 
 pub use blocking::secure;
-pub use handshake::{FindAll, Handshake, HandshakeError, Progress, Secrets};
+pub use handshake::{FindAll, Handshake, HandshakeError, KEYS_MAX, Progress, Secrets};
 pub use hash::Hash;
 pub use kernel::check;
 pub use key::{Key, KeyError};

@@ -209,3 +209,16 @@ fn a_ring_may_be_set_up_and_not_entered() {
 fn a_ring_may_be_set_up_and_not_be_told_of_anything() {
     refused(libc::SYS_io_uring_register);
 }
+
+/// As sandboxes install their filters: once there is a context, and a poll in flight.
+#[test]
+fn polls_that_nobody_may_cancel_any_more_end_with_their_context() {
+    let scratch = scratch();
+    let program = compiled("filtered", &native(), scratch.path());
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let mut command = with(&program, Some("ring"));
+        command.arg(errno.to_string()).arg(fresh(scratch.path()));
+        let (_, ways) = Ways::of(&mut command, printed);
+        assert!(ways.count(Ring) > 0 && ways.native() > 0, "before and after");
+    }
+}

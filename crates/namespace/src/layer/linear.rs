@@ -296,6 +296,16 @@ struct List {
     next: Option<Box<List>>,
 }
 
+impl Drop for List {
+    /// One after the other: a chain may be longer than a stack is deep.
+    fn drop(&mut self) {
+        let mut next = self.next.take();
+        while let Some(mut list) = next {
+            next = list.next.take();
+        }
+    }
+}
+
 /// A request whose parts are in flight.
 struct Split {
     request: Box<Request>,
@@ -527,5 +537,21 @@ impl LinearQueue {
             let part = unsafe { Part::new(list.bytes.as_mut_ptr(), bytes, None) };
             self.children[list.child].submit(self.part(slot, piece, Data::Part(part)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be as many as commands outstanding, for each child.
+    #[test]
+    fn a_long_chain_of_lists_goes_on_a_small_stack() {
+        let list = |next, child| {
+            Some(Box::new(List { child, count: 0, bytes: [0; LIST_BYTES], next }))
+        };
+        let chain = move || (0..5_000).fold(None, list);
+        let thread = std::thread::Builder::new().stack_size(64 << 10);
+        thread.spawn(move || drop(chain())).expect("a thread").join().expect("no overflow");
     }
 }

@@ -55,7 +55,7 @@ pub struct RemoteArgs {
     /// File of the key by which this host proves who it is (DH-HMAC-CHAP).
     #[arg(long, value_name = "FILE")]
     pub dhchap_key: Option<PathBuf>,
-    /// File of the key by which the controller has to prove who it is.
+    /// File of the key (or of two, of which either will do) by which the controller has to prove who it is.
     #[arg(long, value_name = "FILE")]
     pub dhchap_ctrl_key: Option<PathBuf>,
     /// File of the key for TLS: the connection is encrypted by it, or not made.

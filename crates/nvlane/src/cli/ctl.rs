@@ -280,7 +280,7 @@ Where any host may connect, a key protects the name of one alone: `nvlane ctl ho
         /// The host's NQN.
         #[arg(value_parser = parse_one_host)]
         host: String,
-        /// The file that the host's key is in.
+        /// The file that the host's key is in; or two, each in a line of its own, of which either will do while one is replaced.
         #[arg(long, value_name = "FILE", group = "keys")]
         dhchap_key: Option<PathBuf>,
         /// The file of the key by which the subsystem proves who it is, if the host wants to know.
@@ -293,7 +293,7 @@ Where any host may connect, a key protects the name of one alone: `nvlane ctl ho
         /// ffdhe8192. Any if not given.
         #[arg(long, value_name = "GROUP", requires = "dhchap_key")]
         dhchap_dhgroup: Option<dhchap::Group>,
-        /// The file of the key by which the host comes to listeners with tls://, and then to no other: of `nvlane key new --tls`.
+        /// The file of the key (or of two) by which the host comes to listeners with tls://, and then to no other: of `nvlane key new --tls`.
         #[arg(long, value_name = "FILE", group = "keys")]
         tls_key: Option<PathBuf>,
         /// The subsystem; needed when there are several.

@@ -21,7 +21,8 @@ pub enum KeyCommand {
   nvlane key new --tls host1.tls && nvlane serve disk.img --listen tls://0.0.0.0 --host-tls-key nqn.2014-08.org.example:host1=host1.tls
   nvlane key new --hash sha512 | ssh host1 'umask 077; cat > /etc/nvme/host1.key'
 
-Host and server hold the same key: copy the file by a way that nobody listens to.")]
+Host and server hold the same key: copy the file by a way that nobody listens to. To replace a key, append the new one to the
+server's file (a line of its own), and take the old line out when the host has the new one: docs/serve.md, \"To rotate keys\".")]
     New {
         /// A key for TLS, by which connections are encrypted, instead of one for DH-HMAC-CHAP.
         #[arg(long)]
@@ -33,7 +34,7 @@ Host and server hold the same key: copy the file by a way that nobody listens to
         /// The file, which must not be there yet. Standard output when left out.
         file: Option<PathBuf>,
     },
-    /// Say what kind of key a file holds, for DH-HMAC-CHAP or TLS, and whether others may read it. Does not show the key.
+    /// Say what kind of key a file holds, or which two while one is replaced, and whether others may read it. Does not show the keys.
     #[command(after_help = "Examples:
   nvlane key check /etc/nvlane/host1.key
   nvlane key check host1.key -o json

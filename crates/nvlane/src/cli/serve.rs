@@ -42,8 +42,8 @@ pub struct ServeArgs {
     /// Let only this host connect (* for any); may be given more than once.
     #[arg(long, value_name = "NQN", value_parser = parse_host, conflicts_with = "config")]
     pub allow_host: Vec<String>,
-    /// Let this host connect, as --allow-host does, if it proves by the key in that file (`nvlane key new`) that it is who it
-    /// says it is; may be given more than once.
+    /// Let this host connect, as --allow-host does, if it proves by the key in that file (`nvlane key new`; or by one of two) that it
+    /// is who it says it is; may be given more than once.
     // Read later: what clap refuses it says again, and it might be a key.
     #[arg(long, value_name = "NQN=FILE", conflicts_with = "config")]
     pub host_key: Vec<String>,
@@ -51,7 +51,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NQN=FILE", requires = "host_key", conflicts_with = "config")]
     pub host_ctrl_key: Vec<String>,
     /// Let this host connect, as --allow-host does, if it comes to a listener with tls:// by the key in that file (`nvlane key
-    /// new --tls`); may be given more than once.
+    /// new --tls`; or by one of two); may be given more than once.
     #[arg(long, value_name = "NQN=FILE", conflicts_with = "config")]
     pub host_tls_key: Vec<String>,
     /// Configuration file: TOML, or JSON if its name ends in .json.

@@ -44,6 +44,17 @@ pub struct Loaded {
     pub tls_keys: Option<Arc<[Arc<tls::Key>]>>,
 }
 
+impl Loaded {
+    /// Files of `one` that hold two keys of the host's, as one has while it is replaced.
+    pub fn twofold(&self, one: &Authentication) -> Vec<String> {
+        let of_host = self.authentication.as_ref().map_or(0, |it| it.host_keys.len());
+        let for_tls = self.tls_keys.as_ref().map_or(0, |keys| keys.len());
+        let files = [(&one.dhchap_key, of_host), (&one.tls_key, for_tls)];
+        let twofold = files.into_iter().filter(|(_, count)| *count > 1);
+        twofold.filter_map(|(path, _)| path.clone()).collect()
+    }
+}
+
 impl Authentication {
     /// An entry of `host` that says nothing yet.
     pub fn new(host: String) -> Authentication {
@@ -119,6 +130,13 @@ impl Authentication {
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
+    /// Fields with a key of which `other` says nothing.
+    pub fn files_without(&self, other: &Authentication) -> Vec<String> {
+        let said = |field| other.files().any(|(name, _)| name == field);
+        let fields = self.files().map(|(field, _)| field);
+        fields.filter(|field| !said(*field)).map(str::to_owned).collect()
+    }
+
     fn files(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let all = [
             ("dhchap_key", &self.dhchap_key),
@@ -182,6 +200,13 @@ impl Config {
     /// Reads all keys, only to see that it can be done.
     pub fn check_keys(&self) -> Result<(), KeyFileError> {
         self.authentication().try_for_each(|(_, one)| one.load().map(|_| ()))
+    }
+
+    /// Files that hold two keys of a host's, either of which will do, until somebody takes the old one out: one line each.
+    pub fn keys_being_replaced(&self) -> Vec<String> {
+        let all = self.authentication().filter_map(|(_, one)| Some((one, one.load().ok()?)));
+        let files = all.flat_map(|(one, loaded)| loaded.twofold(one));
+        files.collect::<BTreeSet<_>>().iter().map(|path| twofold(path)).collect()
     }
 
     /// What is no mistake, but leaves authentication weaker than it looks: one line each.
@@ -251,6 +276,11 @@ pub fn is_secret(path: &str) -> bool {
 /// What is said of a key's file that others may read.
 pub fn exposed(path: &str) -> String {
     format!("{path}: every user of this machine may read or change this key: chmod 600")
+}
+
+/// What is said of a file that holds two keys of a host's.
+pub fn twofold(path: &str) -> String {
+    format!("{path} holds two keys, and either will do: when the host has the new one, take the old one out")
 }
 
 /// What is said where keys keep nobody out.

@@ -212,6 +212,9 @@ pub struct HostKeySet {
     /// Files that hold two keys, by each of which it may come.
     #[serde(default)]
     pub twofold: Vec<String>,
+    /// Fields of what was said before that nothing was said of now: it has to prove that no more.
+    #[serde(default)]
+    pub dropped: Vec<String>,
 }
 
 /// `host_clear_key`: a host need not prove who it is any more. Gives an empty object.

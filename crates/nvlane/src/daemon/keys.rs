@@ -74,8 +74,12 @@ impl Daemon {
 
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(&nqn).expect("resolved");
+        let mut dropped = Vec::new();
         match subsystem.authentication.iter_mut().find(|known| known.host == one.host) {
-            Some(known) => *known = one.clone(),
+            Some(known) => {
+                dropped = known.files_without(&one);
+                *known = one.clone();
+            }
             None => subsystem.authentication.push(one.clone()),
         }
         let set = HostKeySet {
@@ -85,7 +89,8 @@ impl Daemon {
             allow_any_host: subsystem.lets_in(crate::config::ANY_HOST),
             has_listener: one.tls_key.is_none() || self.config.listeners.iter().any(|it| it.tls),
             exposed: one.exposed(),
-            twofold: twofold(&one, &loaded),
+            twofold: loaded.twofold(&one),
+            dropped,
         };
         self.change(config, |server| demand(server, &nqn, &one.host, &loaded))?;
         tracing::info!(host = one.host, subsystem = nqn, "a key was set: {}", one.means());
@@ -106,14 +111,6 @@ impl Daemon {
         tracing::info!(host, subsystem = nqn, "a key was taken away");
         Ok(())
     }
-}
-
-/// Files that hold two keys of the host's, as one has while it is replaced.
-fn twofold(one: &Authentication, loaded: &Loaded) -> Vec<String> {
-    let of_host = loaded.authentication.as_ref().map_or(0, |it| it.host_keys.len());
-    let for_tls = loaded.tls_keys.as_ref().map_or(0, |keys| keys.len());
-    let files = [(&one.dhchap_key, of_host), (&one.tls_key, for_tls)];
-    files.into_iter().filter(|(_, count)| *count > 1).filter_map(|(path, _)| path.clone()).collect()
 }
 
 /// What is called `text`.

@@ -432,9 +432,11 @@ fn while_a_key_is_replaced_either_will_do() {
     let set = ["host", "set-key", HOST, "--dhchap-key", &path];
     let said = ctl(&daemon, &set);
     assert!(said.contains(&format!("note: {path} holds two keys, and either will do")), "{said}");
+    assert!(said.contains(&format!("note: {HOST} had a dhchap_ctrl_key before")), "{said}");
     file("h.key", &[new]);
     assert_eq!(code("old.key"), Some(0), "nobody has said it");
-    assert!(!ctl(&daemon, &set).contains("two keys"));
+    let said = ctl(&daemon, &set);
+    assert!(!said.contains("two keys") && !said.contains(" before, and"), "{said}");
     assert_eq!(["old.key", "new.key"].map(code), [Some(1), Some(0)]);
     // A third is no replacement, and changes nothing.
     file("h.key", &[old, new, other]);
@@ -442,6 +444,17 @@ fn while_a_key_is_replaced_either_will_do() {
     assert_eq!(daemon.refuse("host_set_key", params), -32602);
     assert!(fails(dir, &["key", "check", "h.key"]).contains("more than 2 keys"));
     assert_eq!(["old.key", "new.key"].map(code), [Some(1), Some(0)]);
+    let (_, log) = daemon.stop("TERM");
+    let told = |line: &&str| line.contains("WARN") && line.contains("h.key holds two keys");
+    assert_eq!(log.lines().filter(told).count(), 1, "at its start: {log}");
+
+    // A configuration is told the same.
+    file("h.key", &[old, new]);
+    let entry = format!("host = \"{HOST}\"\ndhchap_key = \"{path}\"");
+    let hosts = format!("allowed_hosts = [\"{HOST}\"]\n[[subsystems.authentication]]\n{entry}");
+    fs::write(dir.join("nvlane.toml"), text(&hosts)).unwrap();
+    let said = succeeds(dir, &["config", "check", "nvlane.toml"]);
+    assert!(said.contains(&format!("note: {path} holds two keys")), "{said}");
 }
 
 /// A host that stays connected, with the key that it has at the beginning.
@@ -520,6 +533,10 @@ fn an_import_keeps_the_keys() {
     let (code, stdout, _) = run(dir, &[&import[..], &["--keys-dir", "elsewhere"]].concat());
     assert_eq!(code, Some(0));
     assert!(stdout.contains(&dir.join("elsewhere").display().to_string()), "{stdout}");
+    // Nor is one that stands beside it let in by the way.
+    fs::write(&files[0], format!("{secret}\n{}\n", key(dir, "beside.key"))).unwrap();
+    assert!(fails(dir, &to).contains("--keys-dir"));
+    fs::write(&files[0], format!("{secret}\n")).unwrap();
     // Another key takes no other's place.
     saved(dir, &key(dir, "other.key"));
     assert!(fails(dir, &to).contains("--keys-dir"));

@@ -181,6 +181,15 @@ fn hear(
     (Ok(None), answer)
 }
 
+/// An identity without a digest, which stands for each of its keys twice.
+#[test]
+fn a_host_comes_by_the_last_of_its_keys() {
+    let keys: Vec<Key> = (1..=KEYS_MAX as u8).map(|byte| key(Hash::Sha256, byte)).collect();
+    let last = psk(keys.last().expect("some"), Version::Zero, Derivation::Compatible);
+    let (host, controller) = talk(&mut Handshake::host(last), &mut knows(keys));
+    assert!(matches!((&host, &controller), (Some(Ok(_)), Some(Ok(_)))), "{host:?}, {controller:?}");
+}
+
 /// A provider of cryptography may not have all groups (FIPS).
 #[test]
 fn without_a_group_that_openssl_has_not_there_are_others() {
