@@ -50,10 +50,10 @@ sleep infinity
 END
 printf '[Service]\nNotifyAccess=all\nExecStart=/bin/bash %s\nStandardOutput=append:%s\nStandardError=inherit\n' "$shell" "$shell.log" >"$units/shell.service"
 
-# The unit has the kernel's TLS loaded by systemd's own; whoever was here before may have it.
+# The unit has the kernel's TLS loaded by systemd's own. Whoever was here before may have it: sockets that were given up on a dead
+# path keep it for a minute or two (host_tls).
 cp /lib/systemd/system/modprobe@.service "$units"
-modprobe -r tls 2>/dev/null || true
-[[ ! -d /sys/module/tls ]] || die "the kernel's TLS is in use"
+await 240 eval 'modprobe -r tls 2>/dev/null || [[ ! -d /sys/module/tls ]]'
 
 clean_up() { rm -rf /usr/bin/nvlane /etc/nvlane.toml /etc/nvlane /var/lib/nvlane; }
 trap clean_up EXIT
