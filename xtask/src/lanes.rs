@@ -378,9 +378,8 @@ mod tests {
             5,
         );
         let take = || queue.take().expect("there are more");
-        let said = |(step, place): &(Step<'_, ()>, Place<'_, '_, ()>)| {
-            (step.name.clone(), place.weight)
-        };
+        let said =
+            |(step, place): &(Step<'_, ()>, Place<'_, '_, ()>)| (step.name.clone(), place.weight);
         let is = |name: &str, weight| (name.to_owned(), weight);
         let (a, b, d) = (take(), take(), take());
         assert_eq!([said(&a), said(&b), said(&d)], [is("a", 2), is("b", 2), is("d", 1)]);

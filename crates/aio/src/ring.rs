@@ -170,9 +170,9 @@ unsafe impl Send for Completion {}
 impl Ring {
     /// Sets up a ring. The queues must not be used after the ring was dropped.
     pub fn new(setup: Setup) -> io::Result<(Ring, Submission, Completion)> {
-        match REFUSED.load(Ordering::Relaxed) {
-            0 => {}
-            errno => return Err(io::Error::from_raw_os_error(errno)),
+        let errno = REFUSED.load(Ordering::Relaxed);
+        if errno != 0 {
+            return Err(io::Error::from_raw_os_error(errno));
         }
         let mut params = Params::default();
         let fd = open(setup, &mut params)?;
@@ -182,8 +182,7 @@ impl Ring {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
         let made = map(fd, &params).inspect_err(|_| close(fd))?;
-        // There is none. Where it is refused (before Linux 6.0, or by a filter) polls would never end, for which
-        // `io_destroy` waits. Its descriptor is left: closing it would interrupt the program's waits.
+        // There is none. Where that is refused polls would never end. It is left open: closing would interrupt waits.
         match -made.0.cancel(0) {
             errno @ (libc::EPERM | libc::ENOSYS) => made.0.note_failure(failure(errno)),
             libc::EINVAL => made.0.note_failure(failure(libc::ENOSYS)),
@@ -295,7 +294,6 @@ impl Ring {
     }
 
     /// It is of no more use, and is not used again: what is in flight ends with it.
-    #[cold]
     pub fn give_up(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }

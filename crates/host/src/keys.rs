@@ -172,7 +172,8 @@ fn read<K>(
     if lines.len() > KEYS_MAX {
         return Err(KeyFileError::TooMany { path: path.into() });
     }
-    let keys_of = |line: &&str| BEGINS.iter().map(|begin| line.matches(begin).count()).sum::<usize>();
+    let keys_of =
+        |line: &&str| BEGINS.iter().map(|begin| line.matches(begin).count()).sum::<usize>();
     if lines.iter().any(|line| keys_of(line) > 1) {
         return Err(KeyFileError::OneLine { path: path.into() });
     }

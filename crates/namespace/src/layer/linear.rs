@@ -547,9 +547,8 @@ mod tests {
     /// There may be as many as commands outstanding, for each child.
     #[test]
     fn a_long_chain_of_lists_goes_on_a_small_stack() {
-        let list = |next, child| {
-            Some(Box::new(List { child, count: 0, bytes: [0; LIST_BYTES], next }))
-        };
+        let list =
+            |next, child| Some(Box::new(List { child, count: 0, bytes: [0; LIST_BYTES], next }));
         let chain = move || (0..5_000).fold(None, list);
         let thread = std::thread::Builder::new().stack_size(64 << 10);
         thread.spawn(move || drop(chain())).expect("a thread").join().expect("no overflow");

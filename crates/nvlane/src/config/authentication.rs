@@ -280,7 +280,9 @@ pub fn exposed(path: &str) -> String {
 
 /// What is said of a file that holds two keys of a host's.
 pub fn twofold(path: &str) -> String {
-    format!("{path} holds two keys, and either will do: when the host has the new one, take the old one out")
+    format!(
+        "{path} holds two keys, and either will do: when the host has the new one, take the old one out"
+    )
 }
 
 /// What is said where keys keep nobody out.
