@@ -35,7 +35,7 @@ int main(int count, char **arguments)
     CHECK(write(ends[1], "x", 1), 1);
     struct io_event event = {0};
     CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
-    CHECK(event.res, POLLIN);
+    CHECK(event.res & POLLIN, POLLIN);
     CHECK(io_destroy(ctx), 0);
     return failed;
 }
