@@ -467,7 +467,7 @@ fn unless_absent(mut tell: impl FnMut() -> Result<(), ControlError>) -> Result<(
 /// written.
 fn path_without_root(options: &DeviceOptions, driver: Features) -> Result<DataPath, Error> {
     if !driver.has(flag::UNPRIVILEGED_DEV) {
-        return Err(Error::NotRoot("need Linux 6.3 or newer"));
+        return Err(Error::NotRoot("need Linux 6.5 or newer"));
     }
     if options.recovery {
         return Err(Error::NotRoot("end with their server: leave --recover away"));

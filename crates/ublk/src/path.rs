@@ -31,7 +31,7 @@ pub enum PathError {
     },
     /// The volume needs to see its data.
     #[error(
-        "zero copy needs a volume made of files, devices and remote namespaces without data digests alone; `--auto` \
+        "zero copy needs a volume made of files, devices and remote namespaces without data digests and TLS alone; `--auto` \
          takes the best for this one"
     )]
     Volume,
