@@ -49,6 +49,7 @@ expect "the base of a snapshot" "$(sha256sum <"$SCRATCH/snapshot.a")" "$base"
 # Another machine than the kernel: exports of NBD.
 exports=()
 for name in "${names[@]}"; do exports+=("$name=$(of "$name")"); done
+: >"$WORK/nbd.log"
 "$NVLANE" nbd "${exports[@]}" --socket "$WORK/nbd.sock" >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
 await 60 says "$WORK/nbd.log" ready

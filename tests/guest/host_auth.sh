@@ -85,6 +85,7 @@ refused 'asks for no authentication' "$NVLANE" discover -a 127.0.0.1 -s "$PORT" 
 
 # A volume that is in use stays in use while the key changes, and comes back with the new one.
 demands hash 'hmac(sha512)' dhgroup ffdhe4096
+: >"$WORK/nbd.log"
 "$NVLANE" nbd "$(volume "$both&keep_alive_tmo=30s&ctrl_loss_tmo=120s")" --socket "$WORK/nbd.sock" --log info >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
 await 60 says "$WORK/nbd.log" ready

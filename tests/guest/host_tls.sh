@@ -72,6 +72,8 @@ written() { (($(data_bytes "$IMAGE") > IMAGE_BYTES)); }
 in_use() {
     fallocate -p -o 8M -l 16M "$IMAGE"
     IMAGE_BYTES=$(data_bytes "$IMAGE")
+    # Here, since the one in the background may come to it after we have looked.
+    : >"$WORK/nbd.log"
     "$NVLANE" nbd "$1" --socket "$WORK/nbd.sock" --log info >"$WORK/nbd.log" 2>&1 </dev/null &
     door=$!
     await 60 says "$WORK/nbd.log" ready
@@ -183,6 +185,7 @@ ip netns exec away "$NVLANE" serve "file:$SCRATCH/c.img?size=64M&create" --liste
     --host-tls-key "$HOST=$WORK/host.tls" --socket "$WORK/away.sock" --data-dir "$WORK/away" >"$WORK/away.log" 2>&1 </dev/null &
 away=$!
 await 60 says "$WORK/away.log" 'nvme connect'
+: >"$WORK/nbd.log"
 "$NVLANE" nbd "tcp://198.51.100.2:$PORT/$NQN?ns=1&hostnqn=$HOST&tls_key=$WORK/host.tls&keep_alive_tmo=2s&ctrl_loss_tmo=8s" --socket "$WORK/nbd.sock" \
     --log info >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!

@@ -56,6 +56,7 @@ target 4421
 await 90 says "$WORK/target-4421.log" ready
 target 4422
 await 90 says "$WORK/target-4422.log" ready
+: >"$WORK/nbd.log"
 "$NVLANE" nbd "fio=$(paths 1 60s)" "ledger=$(paths 2 60s)" --socket "$WORK/nbd.sock" >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
 await 90 says "$WORK/nbd.log" ready
@@ -128,6 +129,7 @@ expect "a stall within the bound ($longest)" $((stall < bound && waited < bound)
 nbd-client -d /dev/nbd0 >/dev/null
 kill -TERM "$door"
 wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/nbd.log")"
+: >"$WORK/gone.log"
 "$NVLANE" nbd "$(paths 1 5s)" --socket "$WORK/nbd.sock" >"$WORK/gone.log" 2>&1 </dev/null &
 door=$!
 await 30 says "$WORK/gone.log" ready

@@ -258,6 +258,7 @@ ublk_stop
 ublk_add "bpf:$bpf/tests/endless.bpf.o($b)"
 expect_match "where an endless one runs" "$(<"$WORK/ublk.log")" 'program in user space: '
 # Its requests fail, and another device beside it lives on.
+: >"$WORK/beside.log"
 "$NVLANE" ublk add mem:16M >"$WORK/beside.log" 2>&1 </dev/null &
 beside=$!
 await 90 says "$WORK/beside.log" '^ready'

@@ -117,6 +117,7 @@ expect_match "maps that others may have put there" "$said" 'only this user can w
 chmod 700 "$maps"
 # One that finds its maps, and has the device when another successor was there in the meantime.
 await 20 hold_node
+: >"$WORK/next.log"
 "$NVLANE" ublk recover "$ID" >"$WORK/next.log" 2>&1 </dev/null 9>&- &
 waiting=$!
 await 30 has_maps "$waiting"

@@ -284,6 +284,7 @@ await 30 test ! -e "${two[0]}" -a ! -e "${two[1]}"
 ID=8 DEVICE=/dev/ublkb8
 counted="bpf:$(realpath "$(dirname "$0")/../../bpf")/statistics.bpf.o(mem:32M)"
 as_made() { "$NVLANE" ublk list -o json | jq -r '.devices[] | select(.id == 8) | "\(.queues) x \(.depth), \(.data_path)"'; }
+: >"$WORK/first.log"
 "$NVLANE" ublk add "$counted" -n 8 -q 2 -d 64 --copy --recover >"$WORK/first.log" 2>&1 </dev/null &
 UBLK_SERVER=$!
 ublk_ready "$WORK/first.log"
@@ -375,6 +376,7 @@ if has_feature QUIESCE; then
     # One that is killed while it notes that, here into a pipe which nobody reads: its queues are ready, the driver gives it requests,
     # and it has begun none.
     mkfifo "/run/nvlane/ublk-$ID.new"
+    : >"$WORK/recover.log"
     "$NVLANE" ublk recover "$ID" "$image.other" >"$WORK/recover.log" 2>&1 </dev/null &
     waiting=$!
     await 30 says "/proc/$waiting/wchan" wait_for_partner
@@ -389,6 +391,7 @@ if has_feature QUIESCE; then
     rm "/run/nvlane/ublk-$ID.new" "$image.other"
     # Somebody has the device's node: a successor waits, and another one comes in between.
     await 20 hold_node
+    : >"$WORK/recover.log"
     "$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null 9>&- &
     waiting=$!
     await 20 holds "$waiting" "$image"

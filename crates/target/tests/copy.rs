@@ -8,6 +8,7 @@ use host::rig::{NQN, Rig};
 use host::{Bytes, PATIENCE, Queue};
 use noting::{COPY, Notes, Noting, Seen};
 use nvme::copy::{self, Entry, Format};
+use nvme::fabrics::{Csts, Property};
 use nvme::limits::{CopyLimits, Passthrough};
 use nvme::{Command, Limits, Status, opcode};
 use std::net::Shutdown;
@@ -288,6 +289,20 @@ fn formats_that_name_namespaces_are_enabled_per_controller_and_on_every_core() {
     late.command(command, Bytes::InCapsule(&list)).ok();
     set_formats(&mut served.admin, 0).ok();
     late.command(command, Bytes::InCapsule(&list)).refused(FIELD);
+    // A host that resets its controller has enabled none any more.
+    set_formats(&mut served.admin, 0b1100).ok();
+    late.command(command, Bytes::InCapsule(&list)).ok();
+    served.admin.set_property(Property::CC, 0);
+    let until = Instant::now() + PATIENCE;
+    while Csts(served.admin.property(Property::CSTS) as u32).ready() {
+        assert!(Instant::now() < until, "the reset does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    served.admin.enable();
+    let mut anew = served.rig.host().io(&served.admin, 6);
+    anew.command(command, Bytes::InCapsule(&list)).refused(FIELD);
+    let (short, short_list) = listed(Format::Short, 500, &[entry(1, 0, 8)]);
+    anew.command(short, Bytes::InCapsule(&short_list)).ok();
 }
 
 #[test]

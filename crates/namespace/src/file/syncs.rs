@@ -68,6 +68,12 @@ impl Syncs {
         number
     }
 
+    /// How many have begun.
+    #[cfg(test)]
+    pub(super) fn begun(&self) -> u64 {
+        self.state().begun
+    }
+
     /// One has ended, and what it was told is counted. Nothing for number 0.
     pub(super) fn end(&self, number: u64) {
         if number == 0 {

@@ -60,27 +60,34 @@ fn copied(file: &Arc<File>, sdlba: u64, ranges: Vec<Source>) -> (Status, u64) {
 
 /// The same, and how many blocks of the range that is refused were copied.
 fn copied_in_part(file: &Arc<File>, sdlba: u64, ranges: Vec<Source>) -> (Status, u64, u32) {
+    let count = ranges.len();
+    let request = submitted(file, sdlba, Sources { ranges, ..Sources::default() }, true);
+    let Data::Sources(sources) = &request.data else { panic!("sources come back") };
+    assert_eq!(sources.ranges.len(), count);
+    (request.status, request.result, sources.begun_blocks)
+}
+
+/// The request when it has come back.
+fn submitted(file: &Arc<File>, sdlba: u64, sources: Sources, fua: bool) -> Box<Request> {
     let config =
         Config { buffer_bytes: 1 << 20, spin: std::time::Duration::ZERO, ..Config::default() };
     let reactor = Reactor::new(&config).unwrap();
     let queue = Arc::clone(file).open_queue(&reactor).unwrap();
     let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
     let mut request = Request::new();
-    request.command = command(1, sdlba, ranges.len(), Format::Short);
-    // FUA: through the sync too.
-    request.command.cdw12 = (request.command.cdw12.get() | 1 << 30).into();
-    request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
-    let count = request.command.copy_ranges();
+    request.command = command(1, sdlba, sources.ranges.len(), Format::Short);
+    request.command.cdw12 = (request.command.cdw12.get() | u32::from(fua) << 30).into();
+    request.data = Data::Sources(Box::new(sources));
     request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
     queue.submit(request);
     let early = end.request.take();
-    let request = early.unwrap_or_else(|| {
+    if let Some(request) = &early {
+        assert!(!request.status.is_success(), "who submits does not wait for the copy");
+    }
+    early.unwrap_or_else(|| {
         reactor.run();
         end.request.take().expect("the reactor ran until it was there")
-    });
-    let Data::Sources(sources) = &request.data else { panic!("sources come back") };
-    assert_eq!(sources.ranges.len(), count);
-    (request.status, request.result, sources.begun_blocks)
+    })
 }
 
 fn same(slba: u64, blocks: u32) -> Source {
@@ -366,6 +373,40 @@ fn what_was_given_up_while_it_waited_for_a_thread_copies_nothing() {
     stop.store(true, Ordering::Relaxed);
     assert_eq!(job(1024).run(), Ended { bytes: 0, how: How::Stopped });
     assert_eq!(contents(&to)[(128 * BLOCK) as usize..], before[(128 * BLOCK) as usize..]);
+}
+
+#[test]
+fn a_copy_that_is_given_up_before_its_turn_copies_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = filled(&directory.path().join("to"), 4096, false);
+    let from = filled(&directory.path().join("from"), 4096, false);
+    let before = contents(&to);
+    for is_given_up in [true, false] {
+        let stop = Some(Arc::new(AtomicBool::new(is_given_up)));
+        let sources = Sources { ranges: vec![of(&from, 0, 64)], stop, ..Sources::default() };
+        let request = submitted(&to, 64, sources, false);
+        let wanted = if is_given_up { Status::ABORT_REQUESTED } else { Status::SUCCESS };
+        assert_eq!(request.status.code(), wanted.code());
+        assert_eq!(contents(&to) == before, is_given_up);
+    }
+}
+
+/// What is answered is durable where that is asked for, and costs no sync elsewhere.
+#[test]
+fn a_copy_with_fua_is_synced() {
+    let directory = tempfile::tempdir().unwrap();
+    for buffered in [false, true] {
+        let to = filled(&directory.path().join(format!("to{buffered}")), 4096, buffered);
+        let syncs = |fua| {
+            let before = to.syncs.begun();
+            let sources = Sources { ranges: vec![same(0, 64)], ..Sources::default() };
+            assert!(submitted(&to, 1000, sources, fua).status.is_success());
+            to.syncs.begun() - before
+        };
+        // Only once there is something in the page cache they are counted.
+        syncs(false);
+        assert_eq!([false, true, false].map(syncs), [0, 1, 0], "buffered: {buffered}");
+    }
 }
 
 #[test]
