@@ -95,52 +95,50 @@ fn many_commands_are_in_flight_at_once() {
     assert!(taken.iter().any(is_soon), "{taken:?}");
 }
 
-/// A cache that forgets what was not flushed when the daemon is killed, and is flushed when it stops in order.
+/// A daemon that serves the file `a.img` by way of a cache that forgets what was not flushed when the daemon is killed, and whoever has written
+/// there, who stays connected.
+fn cached(dir: &Path) -> (Daemon, (Volume, Session)) {
+    let path = dir.join("a.img");
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let daemon = start(dir, &format!("volatile:({})", path.display()));
+    let session = session();
+    let volume = session.open(&uri(&daemon, "&ctrl_loss_tmo=1s")).unwrap();
+    let done = execute(&session, &volume, Submission::write(8, 8, vec![7; 4096]));
+    assert_eq!(done.status, Status::SUCCESS);
+    assert!(holds(dir, 0), "the cache has it");
+    (daemon, (volume, session))
+}
+
+/// Whether the file has nothing but `byte` where that was written.
+fn holds(dir: &Path, byte: u8) -> bool {
+    std::fs::read(dir.join("a.img")).unwrap()[4096..8192].iter().all(|it| *it == byte)
+}
+
 #[test]
 fn a_daemon_that_is_told_to_stop_flushes_what_nobody_did() {
     for kept in [true, false] {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.img");
-        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-        let daemon = start(dir.path(), &format!("volatile:({})", path.display()));
-        let session = session();
-        let volume = session.open(&uri(&daemon, "&ctrl_loss_tmo=1s")).unwrap();
-        let done = execute(&session, &volume, Submission::write(8, 8, vec![7; 4096]));
-        assert_eq!(done.status, Status::SUCCESS);
-        assert_eq!(std::fs::read(&path).unwrap()[4096], 0, "the cache has it");
+        let (daemon, _writer) = cached(dir.path());
         if kept {
             let (status, log) = daemon.stop("TERM");
             assert!(status.success(), "{log}");
         } else {
             daemon.kill();
         }
-        let there = if kept { 7 } else { 0 };
-        assert!(std::fs::read(&path).unwrap()[4096..8192].iter().all(|byte| *byte == there));
+        assert!(holds(dir.path(), if kept { 7 } else { 0 }));
     }
 }
 
 /// What is removed from a daemon that goes on is flushed as well.
 #[test]
 fn a_volume_that_is_removed_is_flushed() {
-    for method in ["volume_remove", "subsystem_remove"] {
+    for (method, params) in
+        [("volume_remove", json!({"nsid": 1})), ("subsystem_remove", json!({"nqn": NQN}))]
+    {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.img");
-        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-        let daemon = start(dir.path(), &format!("volatile:({})", path.display()));
-        let session = session();
-        let volume = session.open(&uri(&daemon, "&ctrl_loss_tmo=1s")).unwrap();
-        let done = execute(&session, &volume, Submission::write(8, 8, vec![7; 4096]));
-        assert_eq!(done.status, Status::SUCCESS);
-        assert_eq!(std::fs::read(&path).unwrap()[4096], 0, "the cache has it");
-        let params = match method {
-            "volume_remove" => json!({"nsid": 1}),
-            _ => json!({"nqn": NQN}),
-        };
+        let (daemon, _writer) = cached(dir.path());
         daemon.call(method, params);
-        assert!(
-            std::fs::read(&path).unwrap()[4096..8192].iter().all(|byte| *byte == 7),
-            "{method}"
-        );
+        assert!(holds(dir.path(), 7), "{method}");
     }
 }
 
