@@ -499,6 +499,9 @@ fn show(verdict: &Verdict, output: &mut Output) {
     for line in &lines[lines.len().saturating_sub(shown)..] {
         output.say(&format!("   {line}"));
     }
+    if let Some(time) = verdict.processor_time {
+        output.say(&format!("   {:.1} s of processor time", time.as_secs_f64()));
+    }
     if let Some(why) = &verdict.failure {
         output.say(&format!("   {why}"));
         // Where it stopped, in the words of tests/guest/harness.sh: what failed, and then what that made fail; or

@@ -147,6 +147,8 @@ pub struct Verdict {
     pub died: bool,
     /// All it printed, and what explains a failure.
     pub log: String,
+    /// What its guest has used of this machine's processors meanwhile; none when the guest is gone.
+    pub processor_time: Option<Duration>,
 }
 
 /// What a lane keeps from test to test: the guest that is ready for the next.
@@ -175,6 +177,10 @@ impl Seat {
             }
             match Session::boot(machine, devices) {
                 Ok(session) => {
+                    if let Some(time) = session.guest.processor_time() {
+                        let seconds = time.as_secs_f64();
+                        output.say(&format!("a guest booted: {seconds:.1} s of processor time"));
+                    }
                     self.session = Some(session);
                     self.tried.1 = 0;
                 }
@@ -267,6 +273,7 @@ impl Session {
         let log = run.join(format!("{}.log", script.name));
         let end = format!("@end {} ", script.name);
         let until = Instant::now() + script.limit + GRACE;
+        let before = self.guest.processor_time();
         let (mut died, mut lacks) = (false, false);
         let (failure, lost) = loop {
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -289,7 +296,9 @@ impl Session {
             }
         };
         let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-        Ok((Verdict { failure, lacks, died, log }, lost))
+        let processor_time =
+            self.guest.processor_time().zip(before).map(|(now, before)| now.saturating_sub(before));
+        Ok((Verdict { failure, lacks, died, log, processor_time }, lost))
     }
 }
 
