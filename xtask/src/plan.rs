@@ -456,10 +456,12 @@ impl Guests {
                 on_purpose::run(seat, &machine, output)
             });
         steps.extend(self.on_purpose.then_some(on_purpose));
-        // Those that have the same guests come together. Two processors take the room of two guests, and four no more.
+        // Those that have the same guests come together. Two processors take the room of two guests, and four no more. They come
+        // first: often they wait for each other, and what has one processor goes on beside them.
         let mut scripts: Vec<&Script> = self.scripts.iter().collect();
         scripts.sort_by_key(|script| {
-            (script.devices_there() == Set::Usual, script.processors.max(self.processors))
+            let processors = script.processors.max(self.processors);
+            (processors == 1, processors, script.devices_there() == Set::Usual)
         });
         for script in scripts {
             let name = format!("{}/{}", self.prefix, script.name);

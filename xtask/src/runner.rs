@@ -117,11 +117,11 @@ impl Runner {
     }
 }
 
-/// Room of the steps in `lanes` lanes: two for each processor here, so that of guests with two there are no more than
-/// processors.
+/// Room of the steps in `lanes` lanes: one for each, and one more for so many guests with two processors as there are
+/// processors here.
 fn room(lanes: usize) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    lanes.max(2 * processors)
+    lanes + processors
 }
 
 /// Steps that look at what [`tree_state`] leaves out.
