@@ -1,5 +1,6 @@
 //! What `make test`, `make test-full` and `make check` consist of.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -448,24 +449,22 @@ impl Guests {
             });
         steps.extend(self.power_cut.then_some(cut));
         // In the guest of the scripts that come next.
-        let on_purpose =
+        let mut on_purpose = self.on_purpose.then(|| {
             Step::new(format!("{}/{ON_PURPOSE}", self.prefix), move |seat: &mut Seat, output| {
                 let machine = self.machine(programs, 1)?;
                 seat.prepare(&machine, Set::Placed, output)?;
                 output.start_clock();
                 on_purpose::run(seat, &machine, output)
-            });
-        steps.extend(self.on_purpose.then_some(on_purpose));
-        // Those that have the same guests come together. Two processors take the room of two guests, and four no more. They come
-        // first: often they wait for each other, and what has one processor goes on beside them.
-        let mut scripts: Vec<&Script> = self.scripts.iter().collect();
-        scripts.sort_by_key(|script| {
-            let processors = script.processors.max(self.processors);
-            (processors == 1, processors, script.devices_there() == Set::Usual)
+            })
         });
-        for script in scripts {
+        for script in ordered(&self.scripts, self.processors) {
             let name = format!("{}/{}", self.prefix, script.name);
-            let weight = if script.processors.max(self.processors) == 1 { 1 } else { 2 };
+            let processors = script.processors.max(self.processors);
+            if processors == self.processors {
+                steps.extend(on_purpose.take());
+            }
+            // Two processors take the room of two guests, and four no more.
+            let weight = processors.min(2) as usize;
             let step = Step::new(name, move |seat: &mut Seat, output: &mut Output| {
                 let machine = self.machine(programs, script.processors)?;
                 seat.prepare(&machine, script.devices_there(), output)?;
@@ -491,7 +490,18 @@ impl Guests {
             });
             steps.push(step.weighing(weight));
         }
+        steps.extend(on_purpose);
     }
+}
+
+/// Those that have the same guests, of so many processors at least, come together. Those with several processors come first: often they
+/// wait for each other, and what has one goes on beside them.
+fn ordered(scripts: &[Script], least: u32) -> Vec<&Script> {
+    let mut ordered: Vec<&Script> = scripts.iter().collect();
+    ordered.sort_by_key(|script| {
+        (Reverse(script.processors.max(least)), script.devices_there() == Set::Usual)
+    });
+    ordered
 }
 
 /// The last words of a test that passed; all words of one that failed, with the reason.
@@ -634,6 +644,20 @@ mod tests {
         for name in OLDEST_SCRIPTS {
             let script = scripts.iter().find(|script| script.name == name);
             assert!(script.is_some_and(|script| !script.newest_only), "{name}");
+        }
+    }
+
+    #[test]
+    fn scripts_with_the_same_guests_come_together_and_those_with_one_processor_last() {
+        let scripts = Script::all(1).unwrap();
+        for least in [1, 2] {
+            let guest = |script: &&Script| (script.processors.max(least), script.devices_there());
+            let mut guests: Vec<(u32, Set)> = ordered(&scripts, least).iter().map(guest).collect();
+            assert_eq!(guests.len(), scripts.len());
+            guests.dedup();
+            assert!(guests.is_sorted_by_key(|(processors, _)| Reverse(*processors)), "{guests:?}");
+            let is_once = |it| guests.iter().filter(|other| *other == it).count() == 1;
+            assert!(guests.iter().all(is_once), "each kind is booted once: {guests:?}");
         }
     }
 

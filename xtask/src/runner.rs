@@ -117,8 +117,8 @@ impl Runner {
     }
 }
 
-/// Room of the steps in `lanes` lanes: one for each, and one more for so many guests with two processors as there are
-/// processors here.
+/// Room of the steps in `lanes` lanes: one for each lane, and one more for each processor here. So of three guests beside each other on two
+/// processors no more than two have two.
 fn room(lanes: usize) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     lanes + processors

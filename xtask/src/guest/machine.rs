@@ -39,7 +39,8 @@ const WITHOUT_HARDENING: &str = "init_on_alloc=0 randomize_kstack_offset=off har
 
 /// How virtio devices hear of requests: from the thread of the processor that notifies them, without a turn of the main loop.
 const NOTIFIED: &str = ",ioeventfd=off";
-/// Two, and not 31, whose queues would all be asked about at each turn of that loop. Together a tenth of a guest's processor time.
+/// Two, and the console's, which is always the first, and not 31, whose queues would all be asked about at each turn of that loop.
+/// Together a tenth of a guest's processor time.
 const SERIAL_PORTS: &str = ",max_ports=3";
 
 /// How a disk image appears in the guest.
