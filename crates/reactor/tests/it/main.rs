@@ -1,0 +1,13 @@
+//! What needs no process of its own: one program, so that the reactor is built and linked once.
+
+#[path = "../recorder/mod.rs"]
+mod recorder;
+
+mod files;
+mod gathering;
+mod mailbox;
+mod outside;
+mod sockets;
+mod stop;
+mod timers;
+mod waiting;
