@@ -277,7 +277,7 @@ fn steps_alone(ahead: &mut Ahead, full: bool) -> Vec<Step<'_, ()>> {
         }));
         steps.push(Step::new("bench/decision", |(), output| floors::decision(output)));
     }
-    steps.push(Step::new("unit", |(), output| unit::test(output, || ahead.begin(&logs()?))));
+    steps.push(Step::new("unit", |(), output| unit::test(full, output, || ahead.begin(&logs()?))));
     steps
 }
 

@@ -21,20 +21,43 @@ use crate::process::{cargo, line_of};
 /// Programs side by side: with more, those that measure time disturb each other.
 const SIDE_BY_SIDE: usize = 3;
 
+/// Programs of tests that run once more with io_uring forbidden (`uring::VARIABLE`): their package, what of them in the everyday
+/// run, and what in none, since it is about rings of the kernel.
+const WITHOUT_RING: [(&str, &[&str], &[&str]); 4] = [
+    (
+        "reactor",
+        &[],
+        &[
+            "files::fixed_buffers_and_registered_files",
+            "outside::completions_of_a_further_ring_wake_it",
+            "outside::who_has_to_look_may_not_sleep",
+            "stop::a_sink_that_panics_takes_nobody_elses_completion_along",
+        ],
+    ),
+    ("target", &["data::", "drain::", "races::"], &[]),
+    ("host", &["data::", "flush::", "multipath::"], &["pages::"]),
+    ("nbd", &["requests::", "durability::"], &[]),
+];
+
 /// Before what a test said that passed without having run all that it can.
 const NOT_CHECKED: &str = "not checked: ";
 
 /// Builds all tests of the workspace and runs them; a program that fails does not stop the others. Calls `then` in between.
-pub fn test(output: &mut Output, then: impl FnOnce() -> Result<()>) -> Result<Count> {
+/// In `full`, all that can do without io_uring runs once more without.
+pub fn test(full: bool, output: &mut Output, then: impl FnOnce() -> Result<()>) -> Result<Count> {
     let what = ["test", "--workspace", "--locked", "--no-run"];
     let format = "--message-format=json-render-diagnostics";
     let said = output.captured(cargo()?.args(what).arg(format))?;
     then()?;
-    let mut programs = VecDeque::new();
+    let (mut programs, mut without) = (VecDeque::new(), Vec::new());
     for line in said.lines() {
-        programs.extend(test_program(line)?);
+        let Some(built) = built(line)?.filter(|built| built.is_test) else { continue };
+        without.extend(without_ring(&built, full));
+        programs.push_back(test_program(&built));
     }
     ensure!(!programs.is_empty(), "there are no tests");
+    ensure!(without.len() == WITHOUT_RING.len(), "some tests are not where they were");
+    programs.extend(without);
     // First, since it compiles while others wait.
     let mut examples = cargo()?;
     examples.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
@@ -99,17 +122,27 @@ pub fn built(line: &str) -> Result<Option<Built>> {
     }))
 }
 
-/// The program of which a line of cargo's tells that it was built, to be run as cargo does; none when
-/// it tells something else.
-fn test_program(line: &str) -> Result<Option<Command>> {
-    let Some(Built { executable, folder, .. }) = built(line)?.filter(|built| built.is_test) else {
-        return Ok(None);
-    };
+/// A program of tests, to be run as cargo does.
+fn test_program(Built { executable, folder, .. }: &Built) -> Command {
     let mut program = Command::new(executable);
-    program.current_dir(&folder).env("CARGO_MANIFEST_DIR", folder);
+    program.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
     // For `briefly`.
     program.arg("--show-output");
-    Ok(Some(program))
+    program
+}
+
+/// The same with io_uring forbidden, if it is one of those.
+fn without_ring(built: &Built, full: bool) -> Option<Command> {
+    let is_it = built.executable.file_name()?.to_str()?.starts_with("it-");
+    let whose = |(package, ..): &&(&str, _, _)| is_it && built.folder.ends_with(package);
+    let (_, everyday, skipped) = WITHOUT_RING.iter().find(whose)?;
+    let mut program = test_program(built);
+    program.env("NVLANE_IO_URING", "off");
+    if !full {
+        program.args(*everyday);
+    }
+    program.args(skipped.iter().flat_map(|name| ["--skip", name]));
+    Some(program)
 }
 
 /// Runs `program`; returns what it said, and what it counted.
@@ -185,13 +218,37 @@ mod tests {
                      "profile":{{"test":{test}}},"executable":{executable}}}"#
             )
         };
-        let program = test_program(&line(true, r#""/t/nvme-1""#)).unwrap().unwrap();
+        let program = built(&line(true, r#""/t/nvme-1""#)).unwrap().unwrap();
+        assert!(program.is_test);
+        let program = test_program(&program);
         assert_eq!(program.get_program(), "/t/nvme-1");
         assert_eq!(program.get_current_dir(), Some(Path::new("/w/nvme")));
-        assert!(test_program(&line(false, r#""/t/nvlane""#)).unwrap().is_none());
-        assert!(test_program(&line(true, "null")).unwrap().is_none());
-        assert!(test_program(r#"{"reason":"build-finished","success":true}"#).unwrap().is_none());
-        assert!(test_program("error").is_err());
+        assert!(!built(&line(false, r#""/t/nvlane""#)).unwrap().unwrap().is_test);
+        assert!(built(&line(true, "null")).unwrap().is_none());
+        assert!(built(r#"{"reason":"build-finished","success":true}"#).unwrap().is_none());
+        assert!(built("error").is_err());
+    }
+
+    #[test]
+    fn some_run_once_more_with_io_uring_forbidden() {
+        let built = |folder: &str, executable: &str| Built {
+            executable: executable.into(),
+            folder: folder.into(),
+            is_test: true,
+            is_example: false,
+        };
+        let arguments = |full| -> Vec<String> {
+            let program = without_ring(&built("/w/crates/host", "/t/it-1"), full).unwrap();
+            let off = program.get_envs().any(|(name, value)| {
+                name == "NVLANE_IO_URING" && value.is_some_and(|value| value == "off")
+            });
+            assert!(off);
+            program.get_args().map(|it| it.to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(arguments(true), ["--show-output", "--skip", "pages::"]);
+        assert_eq!(arguments(false)[1..3], ["data::", "flush::"]);
+        assert!(without_ring(&built("/w/crates/host", "/t/shutdown-1"), true).is_none());
+        assert!(without_ring(&built("/w/crates/nvlane", "/t/it-1"), true).is_none());
     }
 
     #[test]

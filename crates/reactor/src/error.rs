@@ -8,6 +8,11 @@ pub enum Error {
     /// io_uring is refused or too old; the message says by whom, and the mend.
     #[error(transparent)]
     Ring(#[from] uring::Error),
+    /// io_uring is refused, and what takes its place cannot be had either.
+    #[error(
+        "cannot do without io_uring, which is refused here (open files are limited by `ulimit -n`): {0}"
+    )]
+    Emulated(#[source] io::Error),
     /// No address space for the buffer pool.
     #[error("cannot reserve {bytes} bytes of address space for buffers: {source}")]
     Buffers {

@@ -16,7 +16,7 @@ use crate::reactor::State;
 use crate::slots::OWN;
 use std::cell::{Cell, UnsafeCell};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use uring::entry::{self, Timespec};
 
@@ -72,7 +72,12 @@ impl Reactor {
             registered.map_err(OutsideError::Eventfd)?;
             self.outside.registered.set(true);
         }
-        Ok(event)
+        let ring = self.ring.borrow();
+        if !ring.setup().emulated {
+            return Ok(event);
+        }
+        // SAFETY: the ring's own, which stays as long as the reactor does.
+        Ok(unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
     }
 
     /// To be called last before the caller sleeps on [`Reactor::descriptor`]: hands over what was started, and has the
@@ -86,7 +91,8 @@ impl Reactor {
     /// When called from within a turn.
     pub fn arm(&self) -> Result<bool, OutsideError> {
         let _turning = self.begin_turns();
-        let event = self.descriptor()?;
+        self.descriptor()?;
+        let event = self.mailbox.outside().map_err(OutsideError::Eventfd)?;
         if self.commands.poll() {
             return Err(OutsideError::Polls);
         }

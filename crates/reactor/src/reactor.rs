@@ -18,6 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::rc::{Rc, Weak};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 use uring::{BigEntry, Entry, File, Kind, Ring, RingOptions, Wait, entry};
 
@@ -25,6 +26,9 @@ use uring::{BigEntry, Entry, File, Kind, Ring, RingOptions, Wait, entry};
 const POLLIN: u32 = 0x001;
 const POLLOUT: u32 = 0x004;
 const POLLRDHUP: u32 = 0x2000;
+
+/// That io_uring is refused is logged once.
+static TOLD: Once = Once::new();
 
 /// How a reactor is set up.
 #[derive(Clone, Debug)]
@@ -44,6 +48,8 @@ pub struct Config {
     /// Places for buffers of drivers, behind the pool's in the ring's table of registered buffers
     /// ([`Reactor::kernel_buffers`]).
     pub kernel_buffers: u16,
+    /// Where io_uring is refused, make do with a ring that this process serves by epoll and threads ([`Reactor::refusal`]).
+    pub emulate: bool,
     /// Sizes of the ring's entries. All but [`Kind::Small`] take NVMe commands
     /// ([`Reactor::submit_command`]); docs/decisions/0005 says what they cost.
     pub kind: Kind,
@@ -59,6 +65,7 @@ impl Default for Config {
             buffer_bytes: 32 << 20,
             blocking_threads: 4,
             kernel_buffers: 0,
+            emulate: true,
             kind: Kind::Small,
         }
     }
@@ -96,6 +103,8 @@ pub struct Reactor {
     pub(crate) config: Config,
     /// The ring has entries of 128 bytes.
     takes_big: bool,
+    /// Why the ring is emulated, if it is.
+    refusal: Option<uring::Error>,
     pub(crate) ring: Rc<RefCell<Ring>>,
     pub(crate) slots: RefCell<Slots>,
     /// Entries for which the kernel had no room.
@@ -163,16 +172,16 @@ pub(crate) enum State {
 impl Reactor {
     /// Makes a reactor that belongs to the calling thread.
     ///
+    /// Where io_uring is refused, a ring that this process serves by epoll and threads takes its place
+    /// ([`Reactor::refusal`]), which takes no NVMe commands whatever [`Config::kind`] says.
+    ///
     /// # Errors
     /// [`Error::Ring`] says who refuses io_uring and what to allow, or what the kernel lacks.
     pub fn new(config: &Config) -> Result<Rc<Reactor>, Error> {
         if let Some(cpu) = config.cpu {
             affinity::pin(cpu).map_err(|source| Error::Pin { cpu, source })?;
         }
-        let (entries, kind) = (config.entries, config.kind);
-        let mut ring =
-            Ring::with_options(&RingOptions { entries, kind, ..RingOptions::default() })?;
-        check_enter(&mut ring)?;
+        let (ring, refusal) = ring_for(config)?;
         let takes_big = ring.takes_big();
         let ring = Rc::new(RefCell::new(ring));
         let bytes = config.buffer_bytes;
@@ -183,6 +192,7 @@ impl Reactor {
             this: Weak::clone(this),
             config: config.clone(),
             takes_big,
+            refusal,
             ring,
             slots: RefCell::default(),
             backlog: RefCell::default(),
@@ -211,6 +221,11 @@ impl Reactor {
             commands: Rc::default(),
             files: RefCell::default(),
         }))
+    }
+
+    /// Why this reactor does without io_uring, if it does: who refuses it, and what to allow. The first of a process is logged.
+    pub fn refusal(&self) -> Option<&uring::Error> {
+        self.refusal.as_ref()
     }
 
     /// Ends [`Reactor::run`] after this turn. Finish or give up what is to be acknowledged before:
@@ -529,6 +544,30 @@ impl Reactor {
     fn answer(&self, sink: Rc<dyn Complete>, token: u64, result: i32) {
         self.deferred.borrow_mut().push_back(Deferred { sink, token, result });
         self.stirred.set(true);
+    }
+}
+
+/// The kernel's ring; where it is refused, one that is emulated, which takes no commands, and why.
+fn ring_for(config: &Config) -> Result<(Ring, Option<uring::Error>), Error> {
+    let (entries, kind) = (config.entries, config.kind);
+    let made = Ring::with_options(&RingOptions { entries, kind, ..RingOptions::default() });
+    let checked = made.map_err(Error::from).and_then(|mut ring| {
+        check_enter(&mut ring)?;
+        Ok(ring)
+    });
+    match checked {
+        Ok(ring) => Ok((ring, None)),
+        Err(Error::Ring(refusal)) if config.emulate && refusal.is_refusal() => {
+            TOLD.call_once(|| {
+                tracing::warn!(
+                    "io_uring is not used: {refusal}. Until then epoll and threads do its work: files are slower, and \
+                     /dev/ngXnY and ublk are not to be had"
+                );
+            });
+            let ring = Ring::emulated(entries, affinity::unpin).map_err(Error::Emulated)?;
+            Ok((ring, Some(refusal)))
+        }
+        Err(error) => Err(error),
     }
 }
 

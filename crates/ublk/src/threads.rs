@@ -338,6 +338,8 @@ pub fn reactor_config(
         kernel_buffers: if is_zero_copy { config.depth } else { 0 },
         // NVMe devices get their commands by this ring (docs/decisions/0005).
         kind: Kind::Big,
+        // Drivers take commands by nothing else.
+        emulate: false,
         ..reactor::Config::default()
     }
 }

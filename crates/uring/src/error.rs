@@ -91,7 +91,12 @@ pub enum Refusal {
     NotBuilt,
     /// Not enough memory may be locked (`RLIMIT_MEMLOCK`).
     LockedMemory,
+    /// The environment says that it is not to be used ([`VARIABLE`]).
+    Environment,
 }
+
+/// The environment variable that forbids io_uring to this process, if it is `off`: what is left works as where others do.
+pub const VARIABLE: &str = "NVLANE_IO_URING";
 
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,11 +126,22 @@ impl fmt::Display for Refusal {
             Refusal::LockedMemory => out.write_str(
                 "RLIMIT_MEMLOCK is too small: raise it (`ulimit -l`, or LimitMEMLOCK= in a unit)",
             ),
+            Refusal::Environment => write!(out, "{VARIABLE}=off says so: unset it"),
         }
     }
 }
 
 impl Error {
+    /// What the environment forbids.
+    pub(crate) fn of_environment() -> Option<Error> {
+        let forbids = std::env::var_os(VARIABLE).is_some_and(|value| value == "off");
+        forbids.then(|| Error::Refused {
+            call: "io_uring_setup",
+            refusal: Refusal::Environment,
+            source: io::Error::from_raw_os_error(libc::EPERM),
+        })
+    }
+
     /// Explains a failed `call` by what `/proc` tells about this thread and machine.
     pub fn explain(call: &'static str, source: io::Error) -> Error {
         let sysctl = fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
@@ -149,6 +165,15 @@ impl Error {
             _ => return Error::Failed { call, source },
         };
         Error::Refused { call, refusal, source }
+    }
+
+    /// Whether io_uring as such is not to be had, whatever is asked of it.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Error::Refused { refusal, .. } => *refusal != Refusal::LockedMemory,
+            Error::Unsupported { .. } => true,
+            Error::OptionRefused { .. } | Error::Failed { .. } => false,
+        }
     }
 
     /// The error number of the call, if a call failed.

@@ -13,6 +13,8 @@
 //! [`RingOptions`] makes rings that poll for completions, or whose entries a thread of the kernel
 //! takes.
 //!
+//! Where io_uring is refused, [`Ring::emulated`] makes a ring that this process serves by epoll and threads.
+//!
 //! What it does not do: keep track of what is in flight, own buffers, or run a loop; that is the
 //! `reactor` crate. Linux 6.1 or newer is supported, tests run on 6.1, 6.12 and 7.x.
 //!
@@ -20,6 +22,7 @@
 //! submission entry.
 
 mod command;
+mod emulated;
 pub mod entry;
 mod error;
 mod provided;
@@ -30,7 +33,7 @@ mod sys;
 
 pub use command::NvmePassthruCmd64;
 pub use entry::{BigEntry, Entry, File, NvmeOp, NvmeUringCmd};
-pub use error::{Error, Refusal, RingOption};
+pub use error::{Error, Refusal, RingOption, VARIABLE};
 pub use provided::BufferRing;
 pub use ring::{BigRefusal, Completion, Full, Ring, Wait};
 pub use setup::{Kind, RingOptions, Setup, SqPoll};

@@ -7,6 +7,7 @@
 //!   completion, Kind::Mixed      | 16 |    32   | 16 |    is filled up instead
 //! ```
 
+use crate::emulated::Sqe;
 use crate::entry::{BIG_NOP, BIG_URING_CMD, BigEntry, Entry, NOP, URING_CMD};
 use crate::sys::{self, Mapping, Parameters};
 use crate::{Completion, Kind, Setup};
@@ -47,6 +48,20 @@ pub fn map(
             unsafe { rings.at::<u32>(sq.array).add(index as usize).write(index) };
         }
     }
+    let flags = rings.at::<AtomicU32>(sq.flags);
+    Ok(over(rings, entries, flags, parameters, setup))
+}
+
+/// Both queues as they lie in `rings` and `entries`; the kernel's flags are where `flags` says.
+fn over(
+    rings: Mapping,
+    entries: Mapping,
+    flags: *const AtomicU32,
+    parameters: &Parameters,
+    setup: &Setup,
+) -> (Submissions, Completions) {
+    let (sq, cq) = (&parameters.submission, &parameters.completion);
+    let entry_bytes = if setup.kind == Kind::Big { BIG_BYTES } else { SMALL_BYTES };
     let completions = Completions {
         head: rings.at(cq.head),
         tail: rings.at(cq.tail),
@@ -63,7 +78,7 @@ pub fn map(
     let submissions = Submissions {
         head: rings.at(sq.head),
         tail: rings.at(sq.tail),
-        flags: rings.at(sq.flags),
+        flags,
         slots: parameters.sq_entries,
         next: 0,
         taken: 0,
@@ -73,7 +88,97 @@ pub fn map(
         _entries: entries,
         _rings: rings,
     };
-    Ok((submissions, completions))
+    (submissions, completions)
+}
+
+/// Both queues of a ring that is emulated, in memory of our own, and the ends of them that are a kernel's otherwise. Lives no
+/// longer than the [`Submissions`] beside it.
+pub struct Ends {
+    /// Of the submission queue: where we are.
+    head: *const AtomicU32,
+    tail: *const AtomicU32,
+    entries: *const Sqe,
+    slots: u32,
+    /// Of the completion queue: where the owner of the ring is, and where we are.
+    read: *const AtomicU32,
+    written: *const AtomicU32,
+    completions: *mut u64,
+    places: u32,
+}
+
+impl Ends {
+    /// Queues with the sizes in `setup`, and the kernel's flags where `flags` says, which live as long as the queues do.
+    pub fn new(
+        setup: &Setup,
+        flags: *const AtomicU32,
+    ) -> io::Result<(Submissions, Completions, Ends)> {
+        /// Apart, so that neither side's stores disturb the other's.
+        const LINE: u32 = 64;
+        let mut parameters = Parameters {
+            sq_entries: setup.entries,
+            cq_entries: setup.completions,
+            ..Parameters::default()
+        };
+        parameters.submission.tail = LINE;
+        parameters.completion.head = 2 * LINE;
+        parameters.completion.tail = 3 * LINE;
+        parameters.completion.cqes = 4 * LINE;
+        let cqes = setup.completions as usize * COMPLETION_BYTES;
+        let rings = Mapping::anonymous(4 * LINE as usize + cqes)?;
+        let entries = Mapping::anonymous(setup.entries as usize * SMALL_BYTES)?;
+        let ends = Ends {
+            head: rings.at(parameters.submission.head),
+            tail: rings.at(parameters.submission.tail),
+            entries: entries.at(0),
+            slots: setup.entries,
+            read: rings.at(parameters.completion.head),
+            written: rings.at(parameters.completion.tail),
+            completions: rings.at(parameters.completion.cqes),
+            places: setup.completions,
+        };
+        let (submissions, completions) = over(rings, entries, flags, &parameters, setup);
+        Ok((submissions, completions, ends))
+    }
+
+    /// Takes the next entry.
+    pub fn next(&mut self) -> Option<Sqe> {
+        // SAFETY: within the mapping, as are all slots.
+        unsafe {
+            let head = (*self.head).load(Ordering::Relaxed);
+            if head == (*self.tail).load(Ordering::Acquire) {
+                return None;
+            }
+            let sqe = self.entries.add((head & (self.slots - 1)) as usize).read();
+            (*self.head).store(head.wrapping_add(1), Ordering::Release);
+            Some(sqe)
+        }
+    }
+
+    /// Puts a completion in; `false` if there is no room.
+    pub fn post(&mut self, user_data: u64, result: i32) -> bool {
+        if self.completions() == self.places {
+            return false;
+        }
+        // SAFETY: within the mapping, as are all places; this one was read.
+        unsafe {
+            let written = (*self.written).load(Ordering::Relaxed);
+            let place = self.completions.add(2 * (written & (self.places - 1)) as usize);
+            place.write(user_data);
+            place.add(1).cast::<i32>().write(result);
+            place.add(1).cast::<u32>().add(1).write(0);
+            (*self.written).store(written.wrapping_add(1), Ordering::Release);
+        }
+        true
+    }
+
+    /// Completions that were not read.
+    pub fn completions(&self) -> u32 {
+        // SAFETY: within the mapping.
+        unsafe {
+            let read = (*self.read).load(Ordering::Acquire);
+            (*self.written).load(Ordering::Relaxed).wrapping_sub(read)
+        }
+    }
 }
 
 /// Where entries are put. Owns the memory of both queues.

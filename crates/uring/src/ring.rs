@@ -1,10 +1,13 @@
 //! One ring and its registered resources.
 
-use crate::queue::{self, Completions, Submissions};
+use crate::emulated::Emulated;
+use crate::queue::{self, Completions, Ends, Submissions};
 use crate::sys::{self, GetEvents, Parameters, Probe, Table, Timespec, Update};
 use crate::{BigEntry, BufferRing, Entry, Error, Kind, RingOptions, Setup};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use std::{io, mem, ptr};
 
@@ -14,10 +17,13 @@ use std::{io, mem, ptr};
 /// Dropping the ring makes the kernel cancel what is in flight, but later and elsewhere; whoever
 /// owns buffers must have reaped every completion before.
 pub struct Ring {
+    /// What the kernel does otherwise. Ends before the queues and the descriptor that it uses.
+    emulated: Option<Box<Emulated>>,
     submissions: Submissions,
     completions: Completions,
     fd: OwnedFd,
-    probe: Box<Probe>,
+    /// Of the kernel's rings.
+    probe: Option<Box<Probe>>,
     setup: Setup,
     /// Index of the ring's own descriptor with the kernel, which spares a look-up per enter.
     registered: Option<u32>,
@@ -98,15 +104,41 @@ impl Ring {
         setup.registered_ring = registered.is_some();
         let single_owner = PhantomData;
         Ok(Ring {
+            emulated: None,
             submissions,
             completions,
             fd,
-            probe,
+            probe: Some(probe),
             setup,
             registered,
             enter_flags,
             at_once: 0,
             single_owner,
+        })
+    }
+
+    /// Makes a ring for small entries without io_uring, for where it is refused ([`Error::is_refusal`]): epoll and threads do
+    /// what the kernel would. Files and buffers cannot be registered with it, links and multishot entries are
+    /// `-EINVAL`, and descriptors must stay open until what uses them has completed. Each thread that is started calls `first`.
+    ///
+    /// # Errors
+    /// Descriptors or memory cannot be had.
+    pub fn emulated(entries: u32, first: fn()) -> io::Result<Ring> {
+        let setup = RingOptions { entries, ..RingOptions::default() }.emulated();
+        let flags = Arc::new(AtomicU32::new(0));
+        let (submissions, completions, ends) = Ends::new(&setup, Arc::as_ptr(&flags))?;
+        let (emulated, fd) = Emulated::new(ends, flags, first)?;
+        Ok(Ring {
+            emulated: Some(Box::new(emulated)),
+            submissions,
+            completions,
+            fd,
+            probe: None,
+            setup,
+            registered: None,
+            enter_flags: 0,
+            at_once: 0,
+            single_owner: PhantomData,
         })
     }
 
@@ -123,7 +155,7 @@ impl Ring {
 
     /// Whether the kernel knows an operation: `ring.supports(code::SendZc::CODE)`.
     pub fn supports(&self, code: u8) -> bool {
-        self.probe.supports(code)
+        self.probe.as_ref().map_or_else(|| Emulated::supports(code), |probe| probe.supports(code))
     }
 
     /// Queues an entry for the next [`Ring::enter`].
@@ -177,6 +209,10 @@ impl Ring {
     #[inline]
     pub fn flush(&mut self) -> io::Result<bool> {
         let queued = self.queued();
+        if let Some(emulated) = &mut self.emulated {
+            self.at_once = if queued > 0 { 0 } else { self.at_once };
+            return emulated.flush(queued);
+        }
         let flags = self.submissions.flags();
         let wanted = flags & (sys::SQ_TASKRUN | sys::SQ_CQ_OVERFLOW) != 0;
         if queued == 0 && !wanted {
@@ -203,6 +239,9 @@ impl Ring {
     #[inline]
     pub fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let queued = self.queued();
+        if let Some(emulated) = &mut self.emulated {
+            return emulated.enter(1 + mem::take(&mut self.at_once), wait);
+        }
         if self.setup.sqpoll {
             return self.rouse(queued, wait).map(drop);
         }
@@ -338,6 +377,7 @@ impl Ring {
     /// # Safety
     /// `buffers` live until then, or until the ring is gone and nothing of it in flight.
     pub unsafe fn register_buffer_ring(&mut self, buffers: &BufferRing) -> io::Result<()> {
+        self.is_the_kernels()?;
         buffers.register(self.fd.as_raw_fd())
     }
 
@@ -349,7 +389,12 @@ impl Ring {
     /// Has the kernel add to the eventfd when something completes, or when completion work waits for an enter: unlike the
     /// ring's own descriptor, which nobody is woken by while that work waits ([`RingOptions::pollable`]). Until the
     /// ring is gone; one eventfd per ring (`EBUSY`).
+    ///
+    /// Of a ring that is emulated, the ring's own descriptor is to be polled instead, which is readable when the eventfd is.
     pub fn register_eventfd(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
+        if let Some(emulated) = &mut self.emulated {
+            return emulated.watch_outside(event);
+        }
         let fd = event.as_raw_fd();
         let operation = sys::REGISTER_EVENTFD;
         // SAFETY: one descriptor, which the kernel reads now, and whose file it keeps.
@@ -358,6 +403,7 @@ impl Ring {
     }
 
     fn table(&mut self, operation: u32, count: u32) -> io::Result<()> {
+        self.is_the_kernels()?;
         let table = Table { count, flags: sys::REGISTER_SPARSE, ..Table::default() };
         let size = mem::size_of::<Table>() as u32;
         // SAFETY: one valid `io_uring_rsrc_register`, whose size is what the call wants.
@@ -365,9 +411,18 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether there is somebody to register with.
+    fn is_the_kernels(&self) -> io::Result<()> {
+        match self.emulated {
+            None => Ok(()),
+            Some(_) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        }
+    }
+
     /// # Safety
     /// `data` is the address of what `operation` takes.
     unsafe fn update(&mut self, operation: u32, index: u32, data: u64) -> io::Result<()> {
+        self.is_the_kernels()?;
         let update = Update { offset: index, data, count: 1, ..Update::default() };
         let size = mem::size_of::<Update>() as u32;
         // SAFETY: one valid `io_uring_rsrc_update2`, whose size is what the call wants.

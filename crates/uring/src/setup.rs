@@ -100,6 +100,8 @@ pub struct Setup {
     pub no_sqarray: bool,
     /// The ring's descriptor is registered (5.18).
     pub registered_ring: bool,
+    /// There is no io_uring: this process does what the kernel would ([`crate::Ring::emulated`]).
+    pub emulated: bool,
     /// Slots of the submission queue.
     pub entries: u32,
     /// Slots of the completion queue.
@@ -187,6 +189,13 @@ impl RingOptions {
         }
     }
 
+    /// What a ring that is emulated is.
+    pub(crate) fn emulated(&self) -> Setup {
+        let entries = self.slots();
+        let completions = entries.saturating_mul(COMPLETIONS_PER_ENTRY);
+        Setup { emulated: true, taskrun_flag: true, entries, completions, ..Setup::default() }
+    }
+
     fn slots(&self) -> u32 {
         let least = if self.kind == Kind::Mixed { MIXED_ENTRIES_MIN } else { 1 };
         self.entries.clamp(least, 1 << 16).next_power_of_two()
@@ -194,6 +203,9 @@ impl RingOptions {
 
     /// Makes the ring: its descriptor, where its parts lie, and what it is.
     pub(crate) fn set_up(&self) -> Result<(OwnedFd, Parameters, Setup), Error> {
+        if let Some(error) = Error::of_environment() {
+            return Err(error);
+        }
         match self.try_all()? {
             Ok(made) => Ok(made),
             Err(source) => Err(self.culprit(source)),

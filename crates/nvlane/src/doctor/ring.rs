@@ -3,7 +3,7 @@
 use super::machine::MORE_LOCKED_MEMORY;
 use super::{Check, Outcome};
 use reactor::{Config, Reactor};
-use uring::{Error, Kind, Refusal, Ring, RingOptions, SqPoll, Wait, entry};
+use uring::{Error, Kind, Refusal, Ring, RingOptions, SqPoll, VARIABLE, Wait, entry};
 
 /// Pool whose registration is tried: as much as a reactor has.
 const POOL_BYTES: usize = 32 << 20;
@@ -13,7 +13,7 @@ const IDLE_MS: u32 = 1;
 
 pub fn check(checks: &mut Vec<Check>) {
     let plain = RingOptions { entries: 8, ..RingOptions::default() };
-    checks.push(Check::needed("io_uring", "io_uring", io_uring(&plain)));
+    checks.push(Check::optional("io_uring", "io_uring", io_uring(&plain)));
     checks.push(Check::optional("registered_buffers", "registered buffers", buffers()));
     checks.push(Check::optional("registered_files", "registered files", files(&plain)));
     checks.push(Check::optional("big_entries", "big entries", big(&plain)));
@@ -26,8 +26,19 @@ pub fn check(checks: &mut Vec<Check>) {
     checks.push(Check::optional("sqpoll", "kernel submission thread", made(&thread, "SQPOLL")));
 }
 
-/// Sets up a ring, and has it do something: a filter may allow the one and refuse the other.
+/// Sets up a ring, and has it do something: a filter may allow the one and refuse the other. Without it nvlane does what it can.
 fn io_uring(options: &RingOptions) -> Outcome {
+    let tried = works(options);
+    match (&tried, Ring::emulated(options.entries, || {})) {
+        (Outcome { has: false, found, .. }, Ok(_)) => {
+            let instead = "epoll and threads do its work until then: files are slower, no /dev/ngXnY, no ublk";
+            Outcome { found: format!("{found}. {instead}"), ..tried }
+        }
+        _ => tried,
+    }
+}
+
+fn works(options: &RingOptions) -> Outcome {
     let mut ring = match Ring::with_options(options) {
         Ok(ring) => ring,
         Err(error) => return refused(&error),
@@ -63,6 +74,7 @@ fn refused(error: &Error) -> Outcome {
              PROFILE.json; SystemCallFilter=@aio besides what is there in a unit)",
         ),
         Refusal::LockedMemory => Outcome::no(found, MORE_LOCKED_MEMORY),
+        Refusal::Environment => Outcome::no(found, format!("unset {VARIABLE}")),
         Refusal::SecurityModule | Refusal::NotBuilt => Outcome::never(found),
     }
 }
@@ -117,7 +129,8 @@ fn files(plain: &RingOptions) -> Outcome {
 
 /// Registers a reactor's whole pool, buffer by buffer.
 fn buffers() -> Outcome {
-    let reactor = match Reactor::new(&Config { buffer_bytes: POOL_BYTES, ..Config::default() }) {
+    let config = Config { buffer_bytes: POOL_BYTES, emulate: false, ..Config::default() };
+    let reactor = match Reactor::new(&config) {
         Ok(reactor) => reactor,
         Err(error) => return Outcome::never(error.to_string()),
     };

@@ -116,12 +116,19 @@ impl Daemon {
 
     /// The same with more in its environment.
     pub fn start_with(dir: &Path, args: &[&str], environment: &[(&str, &Path)]) -> Daemon {
+        Daemon::start_prepared(dir, args, |command| {
+            command.envs(environment.iter().copied());
+        })
+    }
+
+    /// The same after `prepare` has seen the command.
+    pub fn start_prepared(dir: &Path, args: &[&str], prepare: impl FnOnce(&mut Command)) -> Daemon {
         // Though the tests may have been started so as to outlive a terminal, SIGHUP means what it
         // usually does.
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_nvlane")]);
         command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
-        command.envs(environment.iter().copied());
+        prepare(&mut command);
         command.arg("serve").args(args).current_dir(dir);
         command.arg("--data-dir").arg(dir.join("data")).arg("--socket").arg(dir.join("s"));
         if !args.iter().any(|arg| ["--listen", "--config"].contains(arg)) {

@@ -47,3 +47,4 @@ mod tls_listeners;
 mod two_caches;
 mod unsynced;
 mod watch;
+mod without_ring;

@@ -202,9 +202,11 @@ fn the_doctor_says_what_it_tried() {
         let found = checks.iter().find(|check| check["name"] == name);
         found.unwrap_or_else(|| panic!("{name} was not tried: {document}"))
     };
-    for name in ["io_uring", "volume"] {
-        assert_eq!((&named(name)["state"], &named(name)["needed"]), (&json!("ok"), &json!(true)));
-    }
+    assert_eq!(
+        (&named("volume")["state"], &named("volume")["needed"]),
+        (&json!("ok"), &json!(true))
+    );
+    assert_eq!(named("io_uring")["state"], "ok", "it is allowed where tests run");
     for name in [
         "registered_buffers",
         "registered_files",
@@ -255,7 +257,7 @@ pub fn refuse_io_uring(command: &mut Command) {
 }
 
 /// Has every call of one kind refused in the program.
-fn refuse_call(command: &mut Command, call: libc::c_long, errno: libc::c_int) {
+pub fn refuse_call(command: &mut Command, call: libc::c_long, errno: libc::c_int) {
     let jump = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -286,12 +288,13 @@ fn who_refuses_io_uring_is_named_with_the_mend() {
     doctor.args(["doctor", "-o", "json"]);
     refuse_io_uring(&mut doctor);
     let output = doctor.output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(0));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(document["healthy"], false);
+    assert_eq!(document["healthy"], true);
     let check = &document["checks"][0];
-    assert_eq!((&check["name"], &check["state"]), (&json!("io_uring"), &json!("missing")));
-    assert!(check["found"].as_str().unwrap().contains("seccomp"), "{check}");
+    assert_eq!((&check["name"], &check["state"]), (&json!("io_uring"), &json!("absent")));
+    let found = check["found"].as_str().unwrap();
+    assert!(found.contains("seccomp") && found.contains("epoll and threads"), "{check}");
     assert!(check["mend"].as_str().unwrap().contains("--security-opt"), "{check}");
     // What only a ring would have is not there either, and its words are the same.
     for check in document["checks"].as_array().unwrap() {
@@ -315,8 +318,8 @@ fn who_refuses_io_uring_is_named_with_the_mend() {
             refuse_call(&mut io, call, errno);
             let output = io.output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(1), "{name} {errno}: {said}");
-            assert!(said.contains(name), "{name} {errno}: {said}");
+            assert_eq!(output.status.code(), Some(0), "{name} {errno}: {said}");
+            assert!(said.contains("WARN") && said.contains(name), "{name} {errno}: {said}");
             assert_eq!(said.lines().count(), 1, "{name} {errno}: {said}");
             assert!(errno == libc::ENOSYS || said.contains("seccomp"), "{name}: {said}");
         }

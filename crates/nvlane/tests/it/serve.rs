@@ -1,7 +1,6 @@
 //! `nvlane serve` from outside: readiness, stopping, and the errors that users meet.
 
 use crate::daemon::{self, Daemon, eventually, nvlane};
-use crate::passthrough::refuse_io_uring;
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -155,15 +154,6 @@ fn sharing_takes_all_that_two_servers_must_agree_on() {
         let said = fails(&mut command);
         assert!(said.contains(left_out.0), "{said}");
     }
-}
-
-#[test]
-fn who_refuses_io_uring_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = serve(dir.path(), "mem:1M");
-    refuse_io_uring(&mut command);
-    let said = fails(&mut command);
-    assert!(said.contains("seccomp"), "{said}");
 }
 
 #[test]
