@@ -15,11 +15,13 @@ serve "${volumes[@]}"
 says "$WORK/serve.log" 'WARN io_uring is not used: .*kernel.io_uring_disabled is 2' || die "no word of it: $(<"$WORK/serve.log")"
 # What nothing else can do says who is in the way.
 if modprobe ublk_drv 2>/dev/null; then
-    fails "$NVLANE" ublk add mem:1M >"$WORK/said" 2>&1
+    fails "$NVLANE" ublk add mem:1M >"$WORK/said"
     says "$WORK/said" 'kernel.io_uring_disabled is 2' || die "ublk add: $(<"$WORK/said")"
 fi
 connect -i 2 --reconnect-delay=1 --ctrl-loss-tmo=600 --keep-alive-tmo=5
 disk=$(namespace 1)
+fails "$NVLANE" cat "/dev/ng${disk#/dev/nvme}" >"$WORK/said"
+says "$WORK/said" 'kernel.io_uring_disabled is 2' || die "cat of a character device: $(<"$WORK/said")"
 mkfs.xfs -q -f "$disk"
 mount "$disk" /mnt/test
 head -c 64M /dev/urandom >/mnt/test/big
