@@ -194,7 +194,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         let target = target_directory()?;
         fs::create_dir_all(&target)?;
         let asked = asked(&kernels, arguments.seed);
-        runner = runner.resumable(target.join("test-full.progress"), &asked)?;
+        runner = runner.resumable(&checkout()?, target.join("test-full.progress"), &asked)?;
     }
     let guests: Vec<Guests> = kernels
         .into_iter()
@@ -277,7 +277,9 @@ fn steps_alone(ahead: &mut Ahead, full: bool) -> Vec<Step<'_, ()>> {
         }));
         steps.push(Step::new("bench/decision", |(), output| floors::decision(output)));
     }
-    steps.push(Step::new("unit", |(), output| unit::test(full, output, || ahead.begin(&logs()?))));
+    steps.push(Step::new("unit", move |(), output| {
+        unit::test(full, output, || ahead.begin(&logs()?))
+    }));
     steps
 }
 

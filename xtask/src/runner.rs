@@ -42,8 +42,8 @@ impl Runner {
     }
 
     /// Skips what a run with the same tree, `asked` for the same, has already passed, as noted in `path`.
-    pub fn resumable(mut self, path: PathBuf, asked: &str) -> Result<Self> {
-        let resume = Resume::open(path, asked)?;
+    pub fn resumable(mut self, checkout: &Path, path: PathBuf, asked: &str) -> Result<Self> {
+        let resume = Resume::open(checkout, path, asked)?;
         self.rows.clone_from(&resume.rows);
         self.resume = Some(resume);
         Ok(self)
@@ -130,6 +130,8 @@ const NEVER_CARRIED: [&str; 2] = ["tidy", "deb"];
 /// The file that remembers what passed; its first line is the state of the tree, and what was asked for.
 #[derive(Debug)]
 struct Resume {
+    /// The tree's place.
+    checkout: PathBuf,
     file: File,
     rows: Vec<Row>,
     /// As it was when this began.
@@ -139,8 +141,8 @@ struct Resume {
 }
 
 impl Resume {
-    fn open(path: PathBuf, asked: &str) -> Result<Self> {
-        let tree = tree_state()?;
+    fn open(checkout: &Path, path: PathBuf, asked: &str) -> Result<Self> {
+        let tree = tree_state(checkout)?;
         let key = format!("{tree} {asked}");
         let text = fs::read_to_string(&path).unwrap_or_default();
         let mut lines = text.lines();
@@ -152,11 +154,11 @@ impl Resume {
             fs::write(&path, format!("{key}\n")).with_context(|| path.display().to_string())?;
         }
         let file = OpenOptions::new().append(true).open(&path)?;
-        Ok(Self { file, rows, tree, has_changed: false })
+        Ok(Self { checkout: checkout.to_owned(), file, rows, tree, has_changed: false })
     }
 
     fn tree_has_changed(&mut self) -> Result<bool> {
-        if !self.has_changed && tree_state()? != self.tree {
+        if !self.has_changed && tree_state(&self.checkout)? != self.tree {
             println!("the tree has changed: what passes from now on is not noted");
             self.has_changed = true;
         }
@@ -191,11 +193,10 @@ const RECORDS: [&str; 6] = [
 ];
 
 /// A digest of all files but records, as they are: a commit that only says what was found does not make a run begin anew.
-fn tree_state() -> Result<String> {
-    let checkout = checkout()?;
+fn tree_state(checkout: &Path) -> Result<String> {
     let files = |arguments: &[&str]| {
         let records = ["--", "."].into_iter().chain(RECORDS);
-        capture(Command::new("git").args(arguments).args(records).current_dir(&checkout))
+        capture(Command::new("git").args(arguments).args(records).current_dir(checkout))
     };
     let mut state = files(&["ls-files", "--stage"])?;
     state.push_str(&files(&["diff"])?);
@@ -279,15 +280,28 @@ mod tests {
         assert_eq!(runner.finish(), 0);
     }
 
+    /// A tree of its own: in ours, other tests have files for a while.
+    fn tree(folder: &Path) -> PathBuf {
+        let tree = folder.join("tree");
+        fs::create_dir_all(&tree).unwrap();
+        fs::write(tree.join("a.rs"), "fn a() {}").unwrap();
+        for arguments in [["init", "-q"], ["add", "."]] {
+            capture(Command::new("git").args(arguments).current_dir(&tree)).unwrap();
+        }
+        tree
+    }
+
     #[test]
     fn a_resumed_run_does_what_has_not_passed_and_prepares_it_again() {
         let folder = std::env::temp_dir().join(format!("xtask-resume-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
+        let tree = tree(&folder);
         let path = folder.join("progress");
         let calls = std::sync::Mutex::new(Vec::new());
         let mut runs = Vec::new();
         for broken in [true, false] {
-            let mut runner = Runner::new(Vec::new(), 2).resumable(path.clone(), "seed 1").unwrap();
+            let runner = Runner::new(Vec::new(), 2);
+            let mut runner = runner.resumable(&tree, path.clone(), "seed 1").unwrap();
             let step = |name: &'static str, count: Count| {
                 let calls = &calls;
                 Step::new(name, move |(): &mut (), _| {
@@ -317,7 +331,8 @@ mod tests {
     fn only_what_is_of_the_same_tree_and_was_asked_for_is_carried_over() {
         let folder = std::env::temp_dir().join(format!("xtask-carried-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let open = |asked: &str| Resume::open(folder.join("progress"), asked).unwrap();
+        let tree = tree(&folder);
+        let open = |asked: &str| Resume::open(&tree, folder.join("progress"), asked).unwrap();
         let row = |name: &str| Row { name: name.into(), ..parse_row("1\t10\tx").unwrap() };
         let names = |resume: &Resume| {
             resume.rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>().join(" ")

@@ -387,7 +387,8 @@ impl Emulated {
             for event in &events[..count] {
                 let (ready, about) = (event.events, event.u64);
                 match about {
-                    BELL => self.collect(),
+                    // Also where what it tells of was taken before it rang: it would ring on.
+                    BELL => self.collect_ended(),
                     TIMER => self.end_timeouts(),
                     OUTSIDE => self.silence_outside(),
                     fd => self.is_ready(fd as RawFd, ready),
@@ -449,9 +450,12 @@ impl Emulated {
                 self.flags.fetch_and(!sys::SQ_CQ_OVERFLOW, Ordering::SeqCst);
             }
         }
-        if self.flags.load(Ordering::SeqCst) & sys::SQ_TASKRUN == 0 {
-            return;
+        if self.flags.load(Ordering::SeqCst) & sys::SQ_TASKRUN != 0 {
+            self.collect_ended();
         }
+    }
+
+    fn collect_ended(&mut self) {
         let mut ended = mem::take(&mut self.ended);
         self.threads.collect(&mut ended);
         for (user_data, result, quiet) in ended.drain(..) {
@@ -660,4 +664,22 @@ fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: a new descriptor, which nobody else has.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RingOptions, Setup};
+
+    #[test]
+    fn a_bell_that_rings_late_rings_once() {
+        let setup = Setup { entries: 4, completions: 16, ..RingOptions::default().emulated() };
+        let flags = Arc::new(AtomicU32::new(0));
+        let (_submissions, _completions, ends) = Ends::new(&setup, Arc::as_ptr(&flags)).unwrap();
+        let (mut emulated, _epoll) = Emulated::new(ends, flags, || {}).unwrap();
+        emulated.threads.ring_late();
+        assert!(wait_for(emulated.epoll, Some(0)).unwrap());
+        emulated.enter(1, Wait::AtMost(Duration::from_millis(1))).unwrap();
+        assert!(!wait_for(emulated.epoll, Some(0)).unwrap(), "a wait would end at once, for ever");
+    }
 }

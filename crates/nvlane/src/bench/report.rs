@@ -119,6 +119,7 @@ impl Machine {
         let kib = memory.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let refusal = uring::Ring::new(1).err().filter(uring::Error::is_refusal);
         Machine {
             processor: line("/proc/cpuinfo", "model name"),
             // SAFETY: sysconf has no preconditions.
@@ -128,7 +129,10 @@ impl Machine {
             unix_time: now.map_or(0, |elapsed| elapsed.as_secs()),
             nvlane: env!("CARGO_PKG_VERSION"),
             peers: BTreeMap::new(),
-            notes: Vec::new(),
+            notes: refusal
+                .iter()
+                .map(|refusal| format!("io_uring is not used: {refusal}"))
+                .collect(),
         }
     }
 }

@@ -87,4 +87,11 @@ fn the_environment_can_forbid_it() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && output.stdout.len() == 1 << 20, "{said}");
     assert!(said.contains(NOTICE) && said.contains("unset it"), "{said}");
+    // Figures say that they were measured without.
+    let mut bench = nvlane();
+    bench.args(["bench", "namespace", "--quick", "--json", "--only", "null_three_layers"]);
+    let output = bench.env("NVLANE_IO_URING", "off").output().unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = document["machine"]["notes"].to_string();
+    assert!(notes.contains(NOTICE) && notes.contains("unset it"), "{document}");
 }

@@ -146,6 +146,14 @@ impl Threads {
     }
 }
 
+#[cfg(test)]
+impl Threads {
+    /// As a thread does whose job was collected before it came to that.
+    pub fn ring_late(&self) {
+        self.shared.ring();
+    }
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
@@ -196,10 +204,14 @@ impl Shared {
         drop(ended);
         self.flags.fetch_or(self.wanted, Ordering::SeqCst);
         if first {
-            let one = 1u64;
-            // SAFETY: eight bytes of ours. It can only fail where the count is at its end, and then it is readable.
-            unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+            self.ring();
         }
+    }
+
+    fn ring(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes of ours. It can only fail where the count is at its end, and then it is readable.
+        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
     /// A thread could not be started: others come to the work, or it fails.
