@@ -276,6 +276,10 @@ fn steps_alone(ahead: &mut Ahead, full: bool) -> Vec<Step<'_, ()>> {
             floors::here(&program, &target_directory()?, output)
         }));
         steps.push(Step::new("bench/decision", |(), output| floors::decision(output)));
+        steps.push(Step::new("bench/floors", |(), output| {
+            let program = released(output)?;
+            floors::in_guests(&program, output)
+        }));
     }
     steps.push(Step::new("unit", move |(), output| {
         unit::test(full, output, || ahead.begin(&logs()?))
@@ -341,10 +345,6 @@ fn steps_before_guests<'a>(
             }));
         }
         steps.push(Step::new("deb", |_, output| deb::test(output)));
-        steps.push(Step::new("bench/floors", |_, output| {
-            let program = released(output)?;
-            floors::in_guests(&program, output)
-        }));
     }
     Ok(steps)
 }

@@ -3,6 +3,9 @@
 
 use super::*;
 
+/// Times that a case is run which a machine with much else to do may disturb.
+const TRIES: u32 = 20;
+
 /// Runs a case of depth.c in that mode: by io_uring, natively, and at once.
 fn ways_of(case: &str, mode: &str) -> [u64; 3] {
     let scratch = scratch();
@@ -42,7 +45,7 @@ fn lists_bring_the_ring_back_while_others_are_in_flight() {
 /// 7,000 but for what interrupts them, where 128 have shown that each is waited for. A machine that stands still may interrupt many.
 #[test]
 fn one_that_is_waited_for_is_carried_out_at_once() {
-    assert!((0..5).any(|_| ways_of("prompt", "auto")[2] > 4_000));
+    assert!((0..TRIES).any(|_| ways_of("prompt", "auto")[2] > 4_000));
     let [ring, _, here] = ways_of("prompt", "ring");
     assert!(ring > 7_000 && here == 0, "{ring} by io_uring, {here} at once");
 }
@@ -50,13 +53,13 @@ fn one_that_is_waited_for_is_carried_out_at_once() {
 /// What is the kernel's is looked at again: its program may have become one that waits for each at once.
 #[test]
 fn a_program_that_becomes_another_is_found_out() {
-    assert!((0..5).any(|_| ways_of("again", "auto")[2] > 2_000));
+    assert!((0..TRIES).any(|_| ways_of("again", "auto")[2] > 2_000));
 }
 
 /// Whoever comes back at once has the context to himself no longer than it takes to carry out a request.
 #[test]
 fn who_is_quick_does_not_keep_others_waiting() {
-    assert!((0..5).any(|_| ways_of("beside", "auto")[2] > 500));
+    assert!((0..TRIES).any(|_| ways_of("beside", "auto")[2] > 500));
     ways_of("beside", "ring");
 }
 
