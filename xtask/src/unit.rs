@@ -21,6 +21,9 @@ use crate::process::{cargo, line_of};
 /// Programs side by side: with more, those that measure time disturb each other.
 const SIDE_BY_SIDE: usize = 3;
 
+/// `uring::VARIABLE`.
+const OFF: &str = "NVLANE_IO_URING";
+
 /// Programs of tests that run once more with io_uring forbidden (`uring::VARIABLE`): their package, what of them in the everyday
 /// run, and what in none, since it is about rings of the kernel.
 const WITHOUT_RING: [(&str, &[&str], &[&str]); 4] = [
@@ -137,7 +140,7 @@ fn without_ring(built: &Built, full: bool) -> Option<Command> {
     let whose = |(package, ..): &&(&str, _, _)| is_it && built.folder.ends_with(package);
     let (_, everyday, skipped) = WITHOUT_RING.iter().find(whose)?;
     let mut program = test_program(built);
-    program.env("NVLANE_IO_URING", "off");
+    program.env(OFF, "off");
     if !full {
         program.args(*everyday);
     }
@@ -148,6 +151,7 @@ fn without_ring(built: &Built, full: bool) -> Option<Command> {
 /// Runs `program`; returns what it said, and what it counted.
 fn run(mut program: Command) -> (String, Count) {
     let line = line_of(&program);
+    let wants_some = program.get_envs().any(|(name, _)| name == OFF);
     let output = match program.stdin(Stdio::null()).output() {
         Ok(output) => output,
         Err(error) => return (format!("{line}: {error}"), Count::FAILED),
@@ -164,6 +168,9 @@ fn run(mut program: Command) -> (String, Count) {
     }
     if !output.status.success() && count.failed == 0 {
         said.push_str(&format!("{line} failed: {}\n", output.status));
+        count.failed = 1;
+    } else if wants_some && count.passed == 0 {
+        said.push_str(&format!("{line}: nothing of it is left\n"));
         count.failed = 1;
     } else if results.is_empty() {
         // A test has ended the program, and those after it did not run.

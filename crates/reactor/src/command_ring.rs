@@ -3,7 +3,7 @@
 
 use crate::files::{Files, FixedFile};
 use crate::pieces::Pieces;
-use crate::reactor::{Deferred, Waiting};
+use crate::reactor::{Deferred, Waiting, kernels_ring};
 use crate::slots::{OWN, Slots};
 use crate::stats::Counts;
 use crate::turn::sound;
@@ -75,6 +75,10 @@ impl Reactor {
     /// # Errors
     /// [`Error::Ring`] names the option that the kernel does not agree to.
     pub fn command_ring(&self, options: &RingOptions) -> Result<Rc<CommandRing>, Error> {
+        if self.refusal().is_some() {
+            // A filter may let it be made, and refuse the call that is made all the time.
+            kernels_ring(&RingOptions::default())?;
+        }
         let looked_for = options.iopoll || options.hybrid_iopoll || options.sqpoll.is_some();
         let watched = RingOptions { shared: false, pollable: !looked_for, ..*options };
         let mut ring = Ring::with_options(&watched)?;

@@ -550,12 +550,7 @@ impl Reactor {
 /// The kernel's ring; where it is refused, one that is emulated, which takes no commands, and why.
 fn ring_for(config: &Config) -> Result<(Ring, Option<uring::Error>), Error> {
     let (entries, kind) = (config.entries, config.kind);
-    let made = Ring::with_options(&RingOptions { entries, kind, ..RingOptions::default() });
-    let checked = made.map_err(Error::from).and_then(|mut ring| {
-        check_enter(&mut ring)?;
-        Ok(ring)
-    });
-    match checked {
+    match kernels_ring(&RingOptions { entries, kind, ..RingOptions::default() }) {
         Ok(ring) => Ok((ring, None)),
         Err(Error::Ring(refusal)) if config.emulate && refusal.is_refusal() => {
             TOLD.call_once(|| {
@@ -569,6 +564,13 @@ fn ring_for(config: &Config) -> Result<(Ring, Option<uring::Error>), Error> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// A ring of the kernel's that does something.
+pub(crate) fn kernels_ring(options: &RingOptions) -> Result<Ring, Error> {
+    let mut ring = Ring::with_options(options)?;
+    check_enter(&mut ring)?;
+    Ok(ring)
 }
 
 /// Does one operation, since a filter may allow set-up and refuse the call that is made all the time.

@@ -197,6 +197,10 @@ impl Emulated {
             self.begin(sqe);
         }
         self.collect();
+        if !self.watches.is_empty() && wait != Wait::No && self.ends.completions() >= want {
+            // There is something to do, and there will be: what waits has its turn, too.
+            self.look()?;
+        }
         let until = match wait {
             Wait::AtMost(limit) => Some(later(limit)),
             Wait::No | Wait::Forever => None,
@@ -312,14 +316,16 @@ impl Emulated {
                 Err(libc::EAGAIN | libc::EOPNOTSUPP | libc::EINVAL) => {}
                 Err(errno) => return Some(-errno),
             }
-            let events = libc::POLLIN as u32;
-            let read = Some((sqe.address, len));
-            let watch = Watch { user_data: sqe.user_data, quiet, events, read };
-            // What of a stream has come is all that there is.
-            match self.watch_or(sqe.fd, watch, done) {
-                Ok(result) => return result,
-                Err(libc::EPERM) => {}
-                Err(errno) => return Some(-errno),
+            if is_stream(sqe.fd) {
+                let events = libc::POLLIN as u32;
+                let read = Some((sqe.address, len));
+                let watch = Watch { user_data: sqe.user_data, quiet, events, read };
+                // What of a stream has come is all that there is.
+                match self.watch_or(sqe.fd, watch, done) {
+                    Ok(result) => return result,
+                    Err(libc::EPERM) => {}
+                    Err(errno) => return Some(-errno),
+                }
             }
         }
         let (address, offset) = (sqe.address, sqe.offset);
@@ -612,9 +618,26 @@ fn wait_for(epoll: RawFd, limit: Option<i64>) -> io::Result<bool> {
     }
 }
 
+/// Whether a descriptor may be of something without offsets. That it can be polled does not tell: files of FUSE can, too.
+fn is_stream(fd: RawFd) -> bool {
+    // SAFETY: all-zero is a valid one, which the call fills.
+    let (mode, told) = unsafe {
+        let mut status: libc::stat = mem::zeroed();
+        let told = libc::fstat(fd, &raw mut status) == 0;
+        (status.st_mode & libc::S_IFMT, told)
+    };
+    told && ![libc::S_IFREG, libc::S_IFBLK, libc::S_IFDIR].contains(&mode)
+}
+
 /// What a read of a stream that is ready gives; none if it is to be waited for again.
 fn read_stream(fd: RawFd, address: u64, len: usize) -> Option<i32> {
     let start = ptr::with_exposed_provenance_mut::<libc::c_void>(address as usize);
+    let mut place = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // Somebody else may have read what it was ready for.
+    // SAFETY: one valid place.
+    if unsafe { libc::poll(&raw mut place, 1, 0) } == 0 {
+        return None;
+    }
     // SAFETY: whoever submitted vouches for the memory until the read has ended.
     match unsafe { libc::read(fd, start, len) } {
         bytes @ 0.. => Some(bytes as i32),

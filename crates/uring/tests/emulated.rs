@@ -209,6 +209,18 @@ fn files_past_the_page_cache_and_at_their_own_position() {
     }
 }
 
+/// As are those of FUSE.
+#[test]
+fn a_file_that_can_be_polled_is_read_where_it_was_asked_for() {
+    for ring in &mut both(8) {
+        let file = Open::open("/proc/sys/kernel/ostype").expect("there");
+        let mut memory = [0; 16];
+        let read = entry::read(File::Fd(file.as_raw_fd()), memory.as_mut_ptr(), 16, 2);
+        assert_eq!(one(ring, read), 4);
+        assert_eq!(&memory[..4], b"nux\n");
+    }
+}
+
 #[test]
 fn streams_are_waited_for_and_give_what_has_come() {
     for ring in &mut both(8) {

@@ -119,7 +119,8 @@ impl Machine {
         let kib = memory.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let refusal = uring::Ring::new(1).err().filter(uring::Error::is_refusal);
+        let reactor = reactor::Reactor::new(&reactor::Config::default()).ok();
+        let refusal = reactor.as_ref().and_then(|reactor| reactor.refusal());
         Machine {
             processor: line("/proc/cpuinfo", "model name"),
             // SAFETY: sysconf has no preconditions.

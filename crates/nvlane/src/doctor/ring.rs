@@ -13,7 +13,9 @@ const IDLE_MS: u32 = 1;
 
 pub fn check(checks: &mut Vec<Check>) {
     let plain = RingOptions { entries: 8, ..RingOptions::default() };
-    checks.push(Check::optional("io_uring", "io_uring", io_uring(&plain)));
+    let (starts, outcome) = io_uring(&plain);
+    let check = if starts { Check::optional } else { Check::needed };
+    checks.push(check("io_uring", "io_uring", outcome));
     checks.push(Check::optional("registered_buffers", "registered buffers", buffers()));
     checks.push(Check::optional("registered_files", "registered files", files(&plain)));
     checks.push(Check::optional("big_entries", "big entries", big(&plain)));
@@ -27,15 +29,18 @@ pub fn check(checks: &mut Vec<Check>) {
 }
 
 /// Sets up a ring, and has it do something: a filter may allow the one and refuse the other. Without it nvlane does what it can.
-fn io_uring(options: &RingOptions) -> Outcome {
+/// Whether it can is said as well.
+fn io_uring(options: &RingOptions) -> (bool, Outcome) {
     let tried = works(options);
-    match (&tried, Ring::emulated(options.entries, || {})) {
-        (Outcome { has: false, found, .. }, Ok(_)) => {
+    let starts = Reactor::new(&Config::default()).is_ok();
+    let outcome = match &tried {
+        Outcome { has: false, found, .. } if starts => {
             let instead = "epoll and threads do its work until then: files are slower, no /dev/ngXnY, no ublk";
             Outcome { found: format!("{found}. {instead}"), ..tried }
         }
         _ => tried,
-    }
+    };
+    (starts, outcome)
 }
 
 fn works(options: &RingOptions) -> Outcome {

@@ -102,7 +102,7 @@ impl Threads {
         }
     }
 
-    /// Has a thread do `job`: `-EAGAIN` where there is none and none can be started.
+    /// Has a thread do `job`: `-ECANCELED` where there is none and none can be started.
     pub fn run(&self, job: Job) {
         let mut state = self.shared.lock();
         state.queue.push_back(job);
@@ -222,7 +222,8 @@ impl Shared {
             if state.threads == 0 { std::mem::take(&mut state.queue) } else { VecDeque::new() };
         drop(state);
         for job in failed {
-            self.end(&job, -libc::EAGAIN);
+            // As the kernel says it of what was not begun: nothing of it was lost.
+            self.end(&job, -libc::ECANCELED);
         }
     }
 }
