@@ -22,6 +22,7 @@ use crate::Wait;
 use crate::queue::Ends;
 use crate::sys;
 pub use sqe::Sqe;
+use sqe::{KNOWN, code};
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -53,44 +54,6 @@ const OUTSIDE: u64 = 3 << 32;
 
 /// While its caller has other things to do, sockets that became ready are looked for once in so many flushes.
 const LOOK_EVERY: u32 = 32;
-
-/// Operations that are known, for [`crate::Ring::supports`].
-const KNOWN: [u8; 14] = [
-    code::NOP,
-    code::READV,
-    code::WRITEV,
-    code::FSYNC,
-    code::READ_FIXED,
-    code::WRITE_FIXED,
-    code::POLL_ADD,
-    code::POLL_REMOVE,
-    code::TIMEOUT,
-    code::TIMEOUT_REMOVE,
-    code::ASYNC_CANCEL,
-    code::FALLOCATE,
-    code::READ,
-    code::WRITE,
-];
-
-mod code {
-    use io_uring::opcode as of;
-
-    pub const NOP: u8 = of::Nop::CODE;
-    pub const READV: u8 = of::Readv::CODE;
-    pub const WRITEV: u8 = of::Writev::CODE;
-    pub const FSYNC: u8 = of::Fsync::CODE;
-    pub const READ_FIXED: u8 = of::ReadFixed::CODE;
-    pub const WRITE_FIXED: u8 = of::WriteFixed::CODE;
-    pub const POLL_ADD: u8 = of::PollAdd::CODE;
-    pub const POLL_REMOVE: u8 = of::PollRemove::CODE;
-    pub const TIMEOUT: u8 = of::Timeout::CODE;
-    pub const TIMEOUT_REMOVE: u8 = of::TimeoutRemove::CODE;
-    pub const ASYNC_CANCEL: u8 = of::AsyncCancel::CODE;
-    pub const FALLOCATE: u8 = of::Fallocate::CODE;
-    pub const READ: u8 = of::Read::CODE;
-    pub const WRITE: u8 = of::Write::CODE;
-    pub const URING_CMD: u8 = of::UringCmd80::CODE;
-}
 
 /// The kernel's part of one ring.
 pub struct Emulated {

@@ -39,3 +39,40 @@ const _: () = {
     assert!(mem::offset_of!(Sqe, op_flags) == 28);
     assert!(mem::offset_of!(Sqe, user_data) == 32);
 };
+
+/// Operations that are known, for [`crate::Ring::supports`].
+pub const KNOWN: [u8; 12] = [
+    code::NOP,
+    code::READV,
+    code::WRITEV,
+    code::FSYNC,
+    code::POLL_ADD,
+    code::POLL_REMOVE,
+    code::TIMEOUT,
+    code::TIMEOUT_REMOVE,
+    code::ASYNC_CANCEL,
+    code::FALLOCATE,
+    code::READ,
+    code::WRITE,
+];
+
+/// Operation codes.
+pub mod code {
+    use io_uring::opcode as of;
+
+    pub const NOP: u8 = of::Nop::CODE;
+    pub const READV: u8 = of::Readv::CODE;
+    pub const WRITEV: u8 = of::Writev::CODE;
+    pub const FSYNC: u8 = of::Fsync::CODE;
+    pub const READ_FIXED: u8 = of::ReadFixed::CODE;
+    pub const WRITE_FIXED: u8 = of::WriteFixed::CODE;
+    pub const POLL_ADD: u8 = of::PollAdd::CODE;
+    pub const POLL_REMOVE: u8 = of::PollRemove::CODE;
+    pub const TIMEOUT: u8 = of::Timeout::CODE;
+    pub const TIMEOUT_REMOVE: u8 = of::TimeoutRemove::CODE;
+    pub const ASYNC_CANCEL: u8 = of::AsyncCancel::CODE;
+    pub const FALLOCATE: u8 = of::Fallocate::CODE;
+    pub const READ: u8 = of::Read::CODE;
+    pub const WRITE: u8 = of::Write::CODE;
+    pub const URING_CMD: u8 = of::UringCmd80::CODE;
+}
