@@ -7,7 +7,6 @@
 disabled=/proc/sys/kernel/io_uring_disabled
 [[ -e $disabled ]] || lacks "kernel.io_uring_disabled (Linux 6.6)"
 echo 2 >"$disabled"
-# A test that is killed would leave it so: its limit is far off.
 restore() { echo 0 >"$disabled"; }
 trap restore EXIT
 
