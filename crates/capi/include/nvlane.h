@@ -409,8 +409,9 @@ extern "C" {
 /**
  * Makes a session of the calling thread; `config` may be null for defaults.
  *
- * Errors: -EINVAL; -EPERM, -ENOSYS and others where io_uring is refused, and nvl_error() says by whom and what would
- * mend it.
+ * Where io_uring is refused, epoll and threads do its work, and NVMe devices are not to be had.
+ *
+ * Errors: -EINVAL; -EMFILE, -ENOMEM and others where something is missing, and nvl_error() says what would mend it.
  *
  * # Safety
  * `config` is null or points to a structure of `config->size` bytes; `session` is writable.

@@ -85,6 +85,9 @@ impl Pieces {
     pub fn refusal(&self) -> Option<String> {
         let refusal = self.refusal.borrow();
         let error = refusal.as_ref()?;
+        if !self.made && error.raw_os_error() == Some(libc::EOPNOTSUPP) {
+            return Some("io_uring is not used: there are no fixed buffers".into());
+        }
         Some(format!(
             "{} of {} KiB are registered as fixed buffers, the kernel refused more ({error}); \
              raise RLIMIT_MEMLOCK (`ulimit -l`) to register all",

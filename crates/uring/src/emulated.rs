@@ -52,8 +52,8 @@ const BELL: u64 = 1 << 32;
 const TIMER: u64 = 2 << 32;
 const OUTSIDE: u64 = 3 << 32;
 
-/// While its caller has other things to do, sockets that became ready are looked for once in so many flushes.
-const LOOK_EVERY: u32 = 32;
+/// While its caller has other things to do, sockets that became ready are looked for so often, in nanoseconds.
+const LOOK_EVERY: i64 = 50_000;
 
 /// The kernel's part of one ring.
 pub struct Emulated {
@@ -74,7 +74,8 @@ pub struct Emulated {
     overflow: VecDeque<(u64, i32)>,
     /// Told of everything for callers that sleep elsewhere.
     outside: Option<RawFd>,
-    flushes: u32,
+    /// When events were asked for last.
+    looked: i64,
 }
 
 /// Something that ends when a descriptor is ready.
@@ -120,7 +121,7 @@ impl Emulated {
             timer: None,
             overflow: VecDeque::new(),
             outside: None,
-            flushes: 0,
+            looked: 0,
         };
         Ok((emulated, epoll))
     }
@@ -142,11 +143,10 @@ impl Emulated {
 
     /// As `io_uring_enter` without waiting, where there may be something to do. Says whether there was.
     pub fn flush(&mut self, queued: u32) -> io::Result<bool> {
-        self.flushes = self.flushes.wrapping_add(1);
         let wanted =
             self.flags.load(Ordering::Acquire) & (sys::SQ_TASKRUN | sys::SQ_CQ_OVERFLOW) != 0;
         let waits = !self.watches.is_empty() || !self.timeouts.is_empty();
-        let looks = self.outside.is_some() || (waits && self.flushes.is_multiple_of(LOOK_EVERY));
+        let looks = self.outside.is_some() || (waits && now() - self.looked >= LOOK_EVERY);
         if queued == 0 && !wanted && !looks {
             return Ok(false);
         }
@@ -160,17 +160,14 @@ impl Emulated {
             self.begin(sqe);
         }
         self.collect();
-        if !self.watches.is_empty() && wait != Wait::No && self.ends.completions() >= want {
-            // There is something to do, and there will be: what waits has its turn, too.
-            self.look()?;
+        // Also where something has ended already: what waits is to have its turn beside what always ends at once.
+        if wait == Wait::No || self.ends.completions() >= want {
+            return self.look();
         }
         let until = match wait {
             Wait::AtMost(limit) => Some(later(limit)),
             Wait::No | Wait::Forever => None,
         };
-        if wait == Wait::No {
-            return self.look();
-        }
         while self.ends.completions() < want {
             let left = match until.map(|until| until.saturating_sub(now())) {
                 Some(..=0) => break,
@@ -325,8 +322,11 @@ impl Emulated {
         let fd = self.watches.remove(&user_data)?;
         let list = self.watched.get_mut(&fd)?;
         let place = list.iter().position(|watch| watch.user_data == user_data)?;
-        // Where nobody waits any more it stays armed, and an event is nobody's.
-        Some(list.swap_remove(place))
+        let watch = list.swap_remove(place);
+        if list.is_empty() {
+            disarm(self.epoll, fd);
+        }
+        Some(watch)
     }
 
     fn end_watch(&mut self, user_data: u64) -> bool {
@@ -339,6 +339,7 @@ impl Emulated {
 
     /// What has become ready, and what threads have done.
     fn look(&mut self) -> io::Result<()> {
+        self.looked = now();
         self.collect();
         let mut events: [libc::epoll_event; EVENTS] =
             [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
@@ -461,7 +462,10 @@ impl Emulated {
             }
             None => {
                 ended.extend(self.watches.drain().map(|(user_data, _)| user_data));
-                self.watched.values_mut().for_each(Vec::clear);
+                for (fd, list) in self.watched.iter_mut().filter(|(_, list)| !list.is_empty()) {
+                    disarm(self.epoll, *fd);
+                    list.clear();
+                }
                 ended.extend(self.timeouts.drain(..).map(|timeout| timeout.user_data));
             }
         }
@@ -546,6 +550,12 @@ impl Emulated {
         // What was set before can be set again.
         let _ = self.set_timer();
     }
+}
+
+/// Has epoll forget a descriptor: its number may be another file's while a copy of it lives on elsewhere.
+fn disarm(epoll: RawFd, fd: RawFd) {
+    // One that was closed is not there any more.
+    let _ = control(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
 /// Has epoll tell once of what `list` waits for.

@@ -1,10 +1,13 @@
 //! A ring that is emulated, beside the kernel's: the same entries, the same results.
 
+mod filter;
+
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs::File as Open;
 use std::io::{Read, Seek, SeekFrom, Write, pipe};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use uring::{Completion, Entry, File, Ring, Wait, entry};
@@ -354,13 +357,29 @@ fn more_completions_than_there_is_room_for_are_kept() {
     }
 }
 
+/// As direct reads and writes want it.
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Block([u8; 4096]);
+
 #[test]
-fn many_operations_at_once_all_end() {
+fn many_operations_at_once_all_end_also_past_the_page_cache() {
+    let place = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a file");
+    many(place.as_file());
+    let mut options = Open::options();
+    options.read(true).write(true).custom_flags(libc::O_DIRECT);
+    match options.open(place.path()) {
+        Ok(file) => many(&file),
+        Err(error) => println!("not checked: O_DIRECT is refused here: {error}"),
+    }
+}
+
+/// Writes 256 blocks at once, and reads them back.
+fn many(file: &Open) {
     let mut ring = emulated(256);
-    let file = tempfile::tempfile().expect("a file");
     let at = File::Fd(file.as_raw_fd());
-    let mut memory = vec![[0u8; 4096]; 256];
-    for (number, block) in memory.iter_mut().enumerate() {
+    let mut memory = vec![Block([0u8; 4096]); 256];
+    for (number, Block(block)) in memory.iter_mut().enumerate() {
         block.fill(number as u8);
         let offset = 4096 * number as u64;
         push(
@@ -370,7 +389,7 @@ fn many_operations_at_once_all_end() {
     }
     let written = next(&mut ring, 256);
     assert!(written.values().all(|result| *result == 4096));
-    for (number, block) in memory.iter_mut().enumerate() {
+    for (number, Block(block)) in memory.iter_mut().enumerate() {
         block.fill(0);
         let offset = 4096 * number as u64;
         push(
@@ -380,8 +399,51 @@ fn many_operations_at_once_all_end() {
     }
     next(&mut ring, 256);
     let is_whole =
-        |(number, block): (usize, &[u8; 4096])| block.iter().all(|it| *it == number as u8);
+        |(number, Block(block)): (usize, &Block)| block.iter().all(|it| *it == number as u8);
     assert!(memory.iter().enumerate().all(is_whole));
+}
+
+#[test]
+fn what_waits_has_its_turn_beside_what_ends_at_once() {
+    let mut ring = emulated(8);
+    let (from, mut to) = pipe().expect("a pipe");
+    push(&mut ring, &entry::poll_add(File::Fd(from.as_raw_fd()), 1).user_data(1));
+    ring.enter(Wait::No).expect("sound");
+    to.write_all(b"x").expect("room");
+    push(&mut ring, &entry::nop().user_data(2));
+    ring.enter(Wait::Forever).expect("sound");
+    let mut completions = Vec::with_capacity(8);
+    ring.reap(&mut completions);
+    assert_eq!(completions.len(), 2, "{completions:?}");
+}
+
+#[test]
+fn of_several_reads_of_a_stream_one_has_what_has_come() {
+    let mut ring = emulated(8);
+    let (from, mut to) = pipe().expect("a pipe");
+    let mut memory = [[0u8; 8]; 2];
+    for (number, part) in memory.iter_mut().enumerate() {
+        let read = entry::read(File::Fd(from.as_raw_fd()), part.as_mut_ptr(), 8, 0);
+        push(&mut ring, &read.user_data(number as u64));
+    }
+    ring.enter(Wait::No).expect("sound");
+    to.write_all(b"one").expect("room");
+    let first = next(&mut ring, 1);
+    to.write_all(b"other").expect("room");
+    let second = next(&mut ring, 1);
+    let lens: Vec<i32> = first.into_values().chain(second.into_values()).collect();
+    assert_eq!(lens, [3, 5]);
+}
+
+#[test]
+fn what_no_thread_can_be_had_for_was_not_begun() {
+    let thread = std::thread::spawn(|| {
+        filter::refuse(libc::SYS_clone3, libc::EAGAIN);
+        let mut ring = emulated(8);
+        let file = tempfile::tempfile().expect("a file");
+        one(&mut ring, entry::fsync(File::Fd(file.as_raw_fd())))
+    });
+    assert_eq!(thread.join().expect("no panic"), -libc::ECANCELED);
 }
 
 #[test]

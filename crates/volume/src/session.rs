@@ -114,7 +114,7 @@ pub enum SessionError {
     /// The depth is out of range.
     #[error("a session has 1 to {DEPTH_MAX} commands in flight, not {0}")]
     Depth(usize),
-    /// io_uring is refused, or something else is missing; the message says what would mend it.
+    /// Something is missing, and what takes io_uring's place as well; the message says what would mend it.
     #[error(transparent)]
     Reactor(#[from] reactor::Error),
 }
