@@ -55,7 +55,7 @@ mend aio absent
 sysctl -qw fs.aio-max-nr="$before"
 if [[ -e /proc/sys/kernel/io_uring_disabled ]]; then
     sysctl -qw kernel.io_uring_disabled=2
-    mend io_uring missing
+    mend io_uring absent
 fi
 
 # A user's program that may load BPF programs by its file's capabilities.

@@ -128,9 +128,13 @@ setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --bounding-set
 expect_json "$WORK/doctor" '.checks[] | select(.name == "char_device_write") | .state' absent
 expect_json "$WORK/doctor" '.checks[] | select(.name == "effects_log") | .state' ok
 expect_json "$WORK/doctor" '.checks[] | select(.name == "admin") | .state' absent
-# io_uring that is switched off is missing, with the command that mends it.
+# io_uring that is switched off: the command that mends it, and a device cannot be had without.
 sysctl -qw kernel.io_uring_disabled=2
-expect_match "io_uring switched off" "$(fails "$NVLANE" doctor)" \
-    'missing +io_uring .*kernel.io_uring_disabled is 2.*mend: sudo sysctl -w kernel.io_uring_disabled=0'
+"$NVLANE" doctor -o json >"$WORK/doctor"
+expect_json "$WORK/doctor" '.checks[] | select(.name == "io_uring") | .state' absent
+expect_json "$WORK/doctor" '.checks[] | select(.name == "io_uring") | .mend' \
+    'sudo sysctl -w kernel.io_uring_disabled=0'
+expect_match "a device with io_uring switched off" "$(fails "$NVLANE" doctor "$plain")" \
+    'missing +volume .*kernel.io_uring_disabled is 2'
 sysctl -qw kernel.io_uring_disabled=0
 "$NVLANE" doctor >/dev/null
