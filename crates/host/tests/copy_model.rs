@@ -41,6 +41,8 @@ use world::{SCATTERED, Size, VOLUMES, World};
 
 /// How many worlds there are at least: two with each kind of accident.
 const WORLDS: u64 = 10;
+/// So many operations are done in several worlds at once.
+const MANY: u64 = 10_000;
 /// Of so many worlds one is large, that with the given number: in time every accident has had a large one.
 const LARGE_EVERY: u64 = 6;
 const LARGE_ROUND: u64 = 1;
@@ -71,6 +73,11 @@ enum Accident {
 
 const ACCIDENTS: [Accident; 5] =
     [Accident::There, Accident::Paths, Accident::None, Accident::Here, Accident::All];
+
+/// That of a world.
+fn accident(round: u64) -> Accident {
+    ACCIDENTS[(round % ACCIDENTS.len() as u64) as usize]
+}
 
 /// Targets, and what is reached there.
 struct Site<'a> {
@@ -255,21 +262,18 @@ fn one_world(
     devices: Option<&Devices>,
     dice: &mut Dice,
     round: u64,
+    size: Size,
     operations: u64,
     tally: &Arc<Tally>,
 ) -> Counts {
-    let accident = ACCIDENTS[(round % ACCIDENTS.len() as u64) as usize];
+    let accident = accident(round);
     let block_shift = match devices {
         Some(devices) => devices.block_shift(dice),
         None if dice.one_in(2) => 9,
         None => 12,
     };
     // Where a Copy is many commands, each fails the less often.
-    let (size, often) = match round % LARGE_EVERY {
-        LARGE_ROUND => (Size::LARGE, LARGE_COSTS),
-        _ => (Size::SMALL, 1),
-    };
-    let operations = (operations / often).max(40);
+    let often = if size == Size::LARGE { LARGE_COSTS } else { 1 };
     let folder = tempfile::tempdir().expect("a folder");
     let failures = often * (5 + dice.roll(40));
     let interrupts = dice.one_in(2);
@@ -307,6 +311,21 @@ fn one_world(
     Counts { copied, failed, in_vain, in_vain_again, offloaded_bytes, reconnects }
 }
 
+/// Of what size each world is, and how many commands it has.
+fn worlds(operations: u64) -> Vec<(Size, u64)> {
+    let (mut left, mut worlds) = (operations, Vec::new());
+    let small = (operations / WORLDS).clamp(40, WORLD_MAX);
+    while left > 0 {
+        let (size, here) = match worlds.len() as u64 % LARGE_EVERY {
+            LARGE_ROUND => (Size::LARGE, (small / LARGE_COSTS).max(40)),
+            _ => (Size::SMALL, small),
+        };
+        worlds.push((size, here.min(left)));
+        left -= here.min(left);
+    }
+    worlds
+}
+
 #[test]
 fn copies_of_remote_volumes_leave_what_the_model_says() {
     let read = |name: &str, usual: u64| {
@@ -315,21 +334,21 @@ fn copies_of_remote_volumes_leave_what_the_model_says() {
     };
     let (operations, seed) = (read("REMOTE_COPY_OPERATIONS", 2_400), read("COPY_SEED", 1));
     println!("REMOTE_COPY_OPERATIONS={operations} COPY_SEED={seed}");
-    let here = (operations / WORLDS).clamp(40, WORLD_MAX);
-    let mut dice = Dice::new(seed);
-    let mut of = [Counts::default(); ACCIDENTS.len()];
     let tally = Arc::default();
     let devices = std::env::var("COPY_DEVICES").ok().map(|paths| Devices::open(&paths));
-    for round in 0..operations.div_ceil(here) {
-        of[(round % ACCIDENTS.len() as u64) as usize].add(one_world(
-            devices.as_ref(),
-            &mut dice,
-            round,
-            here,
-            &tally,
-        ));
+    let many = operations >= MANY && devices.is_none();
+    let worlds = worlds(operations);
+    let counted = world::each(worlds.len() as u64, many, |round| {
+        let mut dice = Dice::of_world(seed, round);
+        let (size, here) = worlds[round as usize];
+        (accident(round), one_world(devices.as_ref(), &mut dice, round, size, here, &tally))
+    });
+    let mut of = [Counts::default(); ACCIDENTS.len()];
+    for (accident, counts) in counted {
+        of[accident as usize].add(counts);
     }
-    for (accident, counts) in ACCIDENTS.iter().zip(of) {
+    for accident in ACCIDENTS {
+        let counts = of[accident as usize];
         println!("{accident:?}: {counts:?}");
         let Counts { copied, failed, in_vain, in_vain_again, .. } = counts;
         assert!(copied > operations / 40, "{accident:?}: {counts:?}");

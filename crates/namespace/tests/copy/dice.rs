@@ -8,6 +8,11 @@ impl Dice {
         Dice(seed.wrapping_mul(2).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
+    /// Those of one of many worlds: whatever the others do, the same.
+    pub fn of_world(seed: u64, number: u64) -> Dice {
+        Dice::new(Dice::new(seed).0.wrapping_add(number))
+    }
+
     /// A number below `below`.
     pub fn roll(&mut self, below: u64) -> u64 {
         // xorshift64*

@@ -11,15 +11,17 @@ use crate::dice::Dice;
 use crate::leaf::shared_extents;
 use crate::stacks::Maker;
 use crate::tally::{Means, Tally};
-use crate::world::{Size, VOLUMES, World};
+use crate::world::{self, Size, VOLUMES, World};
 use namespace::Namespace;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// So many operations keep all processors busy, each with dice of its own.
+/// So many operations are done in several worlds at once.
 const MANY: u64 = 100_000;
 /// Of so many worlds two are large: one in which nothing fails, and one in which something does.
 const LARGE_EVERY: u64 = 16;
+/// Commands of one world, at most.
+const WORLD_MAX: u64 = 10_000;
 /// So many commands of a small world take as long as one of a large one.
 const LARGE_COSTS: u64 = 8;
 /// What everybody meets.
@@ -56,14 +58,13 @@ fn copies_leave_what_the_model_says() {
     };
     let (operations, seed): (u64, u64) = (read("COPY_OPERATIONS", 4_000), read("COPY_SEED", 1));
     println!("COPY_OPERATIONS={operations} COPY_SEED={seed}");
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let devices = std::env::var("COPY_DEVICES").ok().map(|paths| Devices::open(&paths));
-    let threads = if operations < MANY || devices.is_some() { 1 } else { threads };
+    let many = operations >= MANY && devices.is_none();
     let site = &Site { devices, ..Site::of_files() };
-    let totals: Vec<[u64; 3]> = std::thread::scope(|scope| {
-        let start = |thread| scope.spawn(move || worlds(site, operations / threads, seed + thread));
-        let started: Vec<_> = (0..threads).map(start).collect();
-        started.into_iter().map(|thread| thread.join().expect("the model is right")).collect()
+    let worlds = worlds(operations);
+    let totals = world::each(worlds.len() as u64, many, |number| {
+        let (size, here) = worlds[number as usize];
+        one_world(site, &mut Dice::of_world(seed, number), size, number, here)
     });
     let [copied, failed, in_vain] =
         [0, 1, 2].map(|index| totals.iter().map(|total| total[index]).sum::<u64>());
@@ -78,21 +79,19 @@ fn copies_leave_what_the_model_says() {
     site.tally.insist(&std::env::var("COPY_MEANS").unwrap_or_else(|_| USUAL_MEANS.into()));
 }
 
-/// One world after another. Returns what [`World::run`] does.
-fn worlds(site: &Site, operations: u64, seed: u64) -> [u64; 3] {
-    let mut dice = Dice::new(seed);
-    let (mut done, mut round, mut totals) = (0, 0u64, [0; 3]);
-    while done < operations {
-        let here = (operations / 40).clamp(40, 10_000).min(operations - done);
-        let (size, here) = match round % LARGE_EVERY {
+/// Of what size each world is, and how many commands it has.
+fn worlds(operations: u64) -> Vec<(Size, u64)> {
+    let (mut left, mut worlds) = (operations, Vec::new());
+    while left > 0 {
+        let here = (operations / 40).clamp(40, WORLD_MAX).min(left);
+        let (size, here) = match worlds.len() as u64 % LARGE_EVERY {
             2 | 9 => (Size::LARGE, (here / LARGE_COSTS).max(40).min(here)),
             _ => (Size::SMALL, here),
         };
-        let counted = one_world(site, &mut dice, size, round, here);
-        totals.iter_mut().zip(counted).for_each(|(total, counted)| *total += counted);
-        (done, round) = (done + here, round + 1);
+        worlds.push((size, here));
+        left -= here;
     }
-    totals
+    worlds
 }
 
 fn one_world(site: &Site, dice: &mut Dice, size: Size, round: u64, operations: u64) -> [u64; 3] {

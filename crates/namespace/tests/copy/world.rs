@@ -9,6 +9,7 @@ use crate::tally::{Means, Tally};
 use namespace::{Data, Request};
 use nvme::Status;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const LANES: usize = 4;
 /// How many volumes there are.
@@ -43,6 +44,27 @@ impl Size {
     pub fn blocks(&self) -> u64 {
         LANES as u64 * self.lane_blocks
     }
+}
+
+/// Worlds for each processor, where there are many: most of the time each waits, for threads, and for what holds commands
+/// back.
+const AT_ONCE: usize = 4;
+
+/// Runs the worlds with numbers below `count`, one after another or, if they are `many`, as many at once as keep all
+/// processors busy. A world is told its number alone, so that each can be had again without the others.
+pub fn each<T: Send>(count: u64, many: bool, world: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if many { processors * AT_ONCE } else { 1 };
+    let next = AtomicU64::new(0);
+    let take = || {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        (number < count).then(|| world(number))
+    };
+    std::thread::scope(|scope| {
+        let start = |_| scope.spawn(|| std::iter::from_fn(take).collect::<Vec<T>>());
+        let started: Vec<_> = (0..threads).map(start).collect();
+        started.into_iter().flat_map(|one| one.join().expect("the model is right")).collect()
+    })
 }
 
 /// A command and what is expected of it.
