@@ -345,6 +345,12 @@ impl Server {
         Ok(())
     }
 
+    /// Waits until each core has ended what it is at. Who sees that a volume has no other user left finds its queues
+    /// closed then, down to the last of what they are made of.
+    pub fn settle(&self) -> Result<(), Error> {
+        self.on_every_core(|_| Box::new(|_| ()))
+    }
+
     fn forget_view(&self, nqn: &Arc<str>, nsid: u32) -> Result<(), Error> {
         self.on_every_core(|_| {
             let nqn = nqn.clone();

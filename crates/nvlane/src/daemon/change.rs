@@ -304,6 +304,8 @@ impl Daemon {
             }
             std::thread::sleep(CLOSE_INTERVAL);
         }
+        // A core may have let go of the volume and not yet of what is below it, such as a file and its lock.
+        self.server.settle().map_err(refused)?;
         volume.flush().map_err(|error| {
             Failure::volume(format!("{}: removed, but not flushed: {error}", volume.uri()))
         })

@@ -68,7 +68,32 @@ impl Complete for Release {
     }
 }
 
-/// `child` behind such a queue on each core, how many commands it was given, and whether it forgot any.
+/// A queue that lets go of its volume first, and of what is below after [`CLOSING`].
+struct Closing {
+    child: Rc<dyn Queue>,
+    volume: Option<Arc<()>>,
+    closed: Arc<AtomicBool>,
+}
+
+const CLOSING: Duration = Duration::from_millis(300);
+
+impl Queue for Closing {
+    fn submit(&self, request: Box<Request>) {
+        self.child.submit(request);
+    }
+
+    fn forget(&self) {}
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.volume = None;
+        std::thread::sleep(CLOSING);
+        self.closed.store(true, Ordering::SeqCst);
+    }
+}
+
+/// `child` behind a [`Holding`] on each core, how many commands it was given, and whether it forgot any.
 fn holding(
     child: &Arc<Memory>,
     hold: Duration,
@@ -183,6 +208,32 @@ fn a_queue_is_kept_until_all_has_come_back() {
     // Whoever connects waits for what the same host has left behind: there is nothing.
     let (_admin, mut io) = rig.connect();
     assert!(io.read(2, 0, 3, 3 * 4096).iter().all(|byte| *byte == 0x5a));
+}
+
+/// Its last user is gone before its queue is: only who waits for the cores, too, may have others take what is below.
+#[test]
+fn cores_that_have_settled_have_closed_what_nobody_uses() {
+    let (holding, held, _) = holding(&memory(1 << 20, 12, 1), HOLD / 4);
+    let (volume, closed) = (Arc::new(()), Arc::<AtomicBool>::default());
+    let (users, closes) = (Arc::downgrade(&volume), closed.clone());
+    let closing = Double::over(holding).queues(move |child, _| {
+        Rc::new(Closing { child, volume: users.upgrade(), closed: closes.clone() })
+    });
+    let rig = Rig::empty(1);
+    rig.add(1, Arc::new(closing));
+    let (_admin, mut io) = rig.connect();
+    let cid =
+        io.issue(Command::blocks(opcode::io::WRITE, 1, 0, 1), Bytes::InCapsule(&[0x5a; 4096]));
+    await_held(&held, 1);
+    rig.server.remove_namespace(NQN, 1).expect("it is served");
+    let until = Instant::now() + PATIENCE;
+    while Arc::strong_count(&volume) > 1 {
+        assert!(Instant::now() < until, "the command ends");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rig.server.settle().expect("it runs");
+    assert!(closed.load(Ordering::SeqCst));
+    io.complete(cid).ok();
 }
 
 /// A host takes a C2HTermReq as leave to send elsewhere what it has no answer to.
