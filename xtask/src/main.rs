@@ -15,6 +15,7 @@ mod packages;
 mod plan;
 mod process;
 mod programs;
+mod repeated;
 mod runner;
 mod space;
 mod tidy;

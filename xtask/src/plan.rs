@@ -23,6 +23,7 @@ use crate::objects;
 use crate::packages::{self, List};
 use crate::process::{capture, cargo, checkout, run, target_directory};
 use crate::programs::{GIVEN, Programs, QUICK, RELEASE, SHIPPED};
+use crate::repeated;
 use crate::runner::{Runner, record};
 use crate::{space, tidy, unit};
 
@@ -82,60 +83,6 @@ struct Depth {
 
 const EVERYDAY: Depth = Depth { rounds: 5, fuzz_seconds: 10 };
 const FULL: Depth = Depth { rounds: 20, fuzz_seconds: 60 };
-
-/// Tests of the full run to which a variable says how often they are done, or that nothing is left out: name, package,
-/// program, filter, variable.
-const REPEATED: [(&str, &str, &str, &str, (&str, &str)); 7] = [
-    (
-        "copies/model",
-        "namespace",
-        "copy",
-        "copies_leave_what_the_model_says",
-        ("COPY_OPERATIONS", "10000000"),
-    ),
-    (
-        "copies/remote",
-        "host",
-        "copy_model",
-        "copies_of_remote_volumes_leave_what_the_model_says",
-        ("REMOTE_COPY_OPERATIONS", "100000"),
-    ),
-    (
-        "copies/kills",
-        "nvlane",
-        "it",
-        "a_kill_at_any_moment_loses_nothing",
-        ("NVLANE_COPY_KILLS", "50"),
-    ),
-    (
-        "copies/ends",
-        "nvlane",
-        "it",
-        "kills_of_targets_and_of_hosts_lose_nothing",
-        ("NVLANE_COPY_KILLS", "50"),
-    ),
-    (
-        "copies/files",
-        "nvlane",
-        "it",
-        "kills_amid_copies_from_file_to_file_lose_nothing",
-        ("NVLANE_COPY_KILLS", "50"),
-    ),
-    (
-        "copies/caches",
-        "nvlane",
-        "it",
-        "cut_at_any_moment_two_caches_lose_nothing",
-        ("NVLANE_COPY_KILLS", "50"),
-    ),
-    (
-        "bpf/fresh",
-        "bpf",
-        "fresh",
-        "committed_objects_are_what_clang_makes_of_their_sources",
-        ("NVLANE_INSISTS_ON_CLANG", "1"),
-    ),
-];
 
 /// Run the tests, all or those whose name contains one of the given words.
 #[derive(Args, Debug)]
@@ -346,16 +293,8 @@ fn steps_before_guests<'a>(
     if full {
         // What `unit` does a few of, as often as was asked for, and not what the run of another commit has done.
         let seed = copy_seed(&commit()?);
-        for (name, package, program, filter, (variable, count)) in REPEATED {
-            steps.push(Step::new(name, move |_, output| {
-                let arguments =
-                    ["test", "--release", "--locked", "-p", package, "--test", program, filter];
-                let mut command = cargo()?;
-                command.args(arguments).env(variable, count).env("COPY_SEED", seed.to_string());
-                let count = output.counted(&mut command)?;
-                ensure!(count.passed + count.failed > 0, "no test is called {filter}");
-                Ok(count)
-            }));
+        for test in repeated::TESTS {
+            steps.push(Step::new(test.name, move |_, output| test.run(seed, output)));
         }
         steps.push(Step::new("deb", |_, output| deb::test(output)));
     }
@@ -551,7 +490,7 @@ fn names(scripts: &[Script]) -> Result<Vec<String>> {
     }));
     names.extend([POWER_CUT, ON_PURPOSE].map(|name| format!("{FIRST}/{name}")));
     let alone = ["bench/copy", "bench/decision", "deb", "bench/floors"];
-    let repeated = REPEATED.iter().map(|(name, ..)| *name);
+    let repeated = repeated::TESTS.iter().map(|test| test.name);
     names.extend(alone.into_iter().chain(repeated).map(|name| format!("{name}{FULL_ONLY}")));
     let older = scripts.iter().filter(|script| !script.newest_only).map(|it| it.name.as_str());
     let older = older.chain([POWER_CUT]).map(|name| format!("{OLDER}/{name}{FULL_ONLY}"));

@@ -76,7 +76,7 @@ impl User {
         };
         let (instructions, maps) = (program.instructions(), program.maps().to_vec());
         let sizes = vec![args.size >> trial::BLOCK_SHIFT; usize::from(backends)];
-        let outcome = trial::run(program, &sizes).map_err(|error| format!("{error:#}"));
+        let outcome = trial::run(program, &sizes).map_err(|error| crate::one_line(&error));
         User { loaded: Some(Loaded { instructions, maps }), outcome, backends }
     }
 

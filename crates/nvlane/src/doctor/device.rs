@@ -2,12 +2,13 @@
 
 mod nvme_node;
 
-use super::{Check, Outcome, machine};
+use super::{Check, Outcome, machine, ring};
 use crate::patience::{MOMENT, Patience};
 use namespace::device::controller;
 use nvme::limits::Passthrough;
 use nvme_node::Node;
 use std::fs;
+use std::io;
 use std::os::linux::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -49,20 +50,27 @@ fn leaves(uri: &Uri, paths: &mut Vec<PathBuf>) {
 
 /// Opens it and reads its first block, unless it is a device that this user may not open.
 fn opened(uri: &str) -> Outcome {
-    match read_first(uri) {
-        Ok(facts) => Outcome::yes(facts),
-        Err(error) => {
-            let text = format!("{error:#}");
-            let denied = error.chain().any(|cause| {
-                cause
-                    .downcast_ref::<std::io::Error>()
-                    .is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
-            });
-            match mend(uri).filter(|_| denied) {
-                Some(mend) => Outcome::no(text, mend),
-                None => Outcome::never(text),
-            }
-        }
+    let error = match read_first(uri) {
+        Ok(facts) => return Outcome::yes(facts),
+        Err(error) => error,
+    };
+    let found = crate::one_line(&error);
+    let causes = || error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    if let Some(refusal) = causes().find_map(ring_refused) {
+        return Outcome { found, ..ring::refused(refusal) };
+    }
+    let denied = causes().any(|cause| cause.kind() == io::ErrorKind::PermissionDenied);
+    match mend(uri).filter(|_| denied) {
+        Some(mend) => Outcome::no(found, mend),
+        None => Outcome::never(found),
+    }
+}
+
+/// That io_uring is refused, if that is why a queue was not opened.
+fn ring_refused(cause: &io::Error) -> Option<&uring::Error> {
+    match cause.get_ref()?.downcast_ref()? {
+        reactor::Error::Ring(refusal) => Some(refusal),
+        _ => None,
     }
 }
 

@@ -68,7 +68,7 @@ fn works(options: &RingOptions) -> Outcome {
 }
 
 /// What a refusal is told as, with the command that mends it where there is one.
-fn refused(error: &Error) -> Outcome {
+pub fn refused(error: &Error) -> Outcome {
     let found = error.to_string();
     let Error::Refused { refusal, .. } = error else { return Outcome::never(found) };
     match refusal {

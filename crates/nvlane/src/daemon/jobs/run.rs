@@ -46,7 +46,7 @@ pub fn prepare(spec: &Spec, served: &Live) -> Result<Ready, String> {
         );
         Ok(Ready { opened, layout })
     };
-    prepared().map_err(|error| format!("{error:#}"))
+    prepared().map_err(|error| crate::one_line(&error))
 }
 
 impl Ready {
