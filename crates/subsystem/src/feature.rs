@@ -115,6 +115,11 @@ impl Target {
         self.controllers.get(&id).map_or(FORMATS_ALWAYS, Controller::copy_formats)
     }
 
+    /// The keep alive time-out of a controller in milliseconds, as it is in force; zero for none. Set Features changes it.
+    pub fn kato_ms(&self, id: ControllerId) -> u32 {
+        self.controllers.get(&id).map_or(0, |controller| controller.keep_alive.kato_ms())
+    }
+
     pub(crate) fn features(&self, id: ControllerId, command: &Command) -> Result<Answer, Status> {
         let controller = &self.controllers[&id];
         let cdw10 = command.cdw10.get();

@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
 use std::time::Duration;
 use subsystem::{ControllerId, PortId};
 
@@ -162,6 +162,8 @@ pub(crate) struct Shared {
     /// Formats of a Copy's list that the host may use. Set Features changes it on the control core
     /// before it is answered; a host that has the answer finds it on every core.
     pub(crate) copy_formats: AtomicU16,
+    /// The keep alive time-out in milliseconds, zero for none. Set Features changes it, too.
+    pub(crate) kato_ms: AtomicU32,
     pub(crate) host: Arc<Host>,
 }
 

@@ -199,8 +199,7 @@ impl Control {
             association.entries.insert(connected.queue_id, connected.queue_entries);
         }
         // A reset may have taken back what the host had enabled.
-        let formats = self.target.borrow().copy_formats(connected.controller);
-        association.shared.copy_formats.store(formats, Ordering::Release);
+        self.tell_features(connected.controller, &association.shared);
         Ok(connected)
     }
 
@@ -244,10 +243,16 @@ impl Control {
             }
         }
         if command.opcode == opcode::admin::SET_FEATURES {
-            let formats = self.target.borrow().copy_formats(controller);
-            self.shared(controller).copy_formats.store(formats, Ordering::Release);
+            self.tell_features(controller, &self.shared(controller));
         }
         reply
+    }
+
+    /// Has all cores see what a controller's host has set.
+    fn tell_features(&self, controller: ControllerId, shared: &Shared) {
+        let target = self.target.borrow();
+        shared.copy_formats.store(target.copy_formats(controller), Ordering::Release);
+        shared.kato_ms.store(target.kato_ms(controller), Ordering::Relaxed);
     }
 
     /// A fabrics command on an I/O queue.

@@ -4,6 +4,7 @@ use crate::allocation::Questions;
 use crate::connection::Connection;
 use crate::control::Control;
 use crate::journal::{End, Journal};
+use crate::pause::Pulse;
 use crate::view::{NamespaceView, SubsystemView};
 use namespace::copy::Sources;
 use namespace::layer::delay::Delays;
@@ -30,6 +31,7 @@ pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TOKEN_STALLS: u64 = 0;
 const TOKEN_STOP: u64 = 1;
+pub(crate) const TOKEN_PULSE: u64 = 2;
 
 /// Requests kept for reuse per core.
 const REQUESTS_MAX: usize = 4096;
@@ -91,6 +93,8 @@ pub(crate) struct Core {
     stall_looks: Cell<Option<u32>>,
     /// Questions for what namespaces store.
     pub(crate) questions: Questions,
+    /// When it was last seen to run.
+    pub(crate) pulse: Pulse,
     /// Ports whose commands are held back.
     delays: RefCell<Vec<(PortId, Delays)>>,
 }
@@ -134,6 +138,7 @@ impl Core {
             answer_bytes: Cell::new(0),
             stall_looks: Cell::new(None),
             questions: Questions::default(),
+            pulse: Pulse::default(),
             delays: RefCell::default(),
         });
         CORE.with(|here| *here.borrow_mut() = Some(core.clone()));
@@ -273,12 +278,17 @@ impl Core {
         self.next_connection.set(key + 1);
         let connection = make(key)?;
         self.connections.borrow_mut().insert(key, connection.clone());
+        self.begin_pulse();
         connection.start();
         Ok(key)
     }
 
     pub(crate) fn remove_connection(&self, key: u64) {
         self.connections.borrow_mut().remove(&key);
+    }
+
+    pub(crate) fn has_connections(&self) -> bool {
+        !self.connections.borrow().is_empty()
     }
 
     pub(crate) fn connection(&self, key: u64) -> Option<Rc<Connection>> {
@@ -426,6 +436,7 @@ impl Complete for Core {
             _ if result < 0 => {}
             TOKEN_STALLS => self.look_for_stalls(),
             TOKEN_STOP => self.give_up(),
+            TOKEN_PULSE => self.beat(),
             _ => unreachable!("tokens are ours"),
         }
     }

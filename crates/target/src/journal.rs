@@ -296,6 +296,8 @@ pub(crate) enum End {
     Unread,
     /// The host did not prove who it is.
     Unproven,
+    /// This server did not run for so long that the host has given up.
+    Paused,
 }
 
 impl fmt::Display for End {
@@ -306,6 +308,7 @@ impl fmt::Display for End {
             End::Protocol => f.write_str("protocol error of the host"),
             End::Terminated => f.write_str("terminated by the host for a protocol error"),
             End::Unproven => f.write_str("it did not prove who it is"),
+            End::Paused => f.write_str("this server did not run for longer than the host waits"),
             End::Unread => f.write_str("it did not read its answers"),
             End::Stalled => f.write_str("it held buffers that others waited for"),
         }

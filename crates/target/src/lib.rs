@@ -41,6 +41,7 @@ mod io;
 mod journal;
 mod losses;
 mod pass;
+mod pause;
 mod report;
 mod secure;
 mod server;

@@ -35,6 +35,7 @@ mod missing;
 mod nbd;
 mod passed;
 mod passthrough;
+mod paused;
 mod remote;
 #[path = "../../../host/tests/rig/rogue.rs"]
 #[allow(dead_code, reason = "each test uses the part it needs")]

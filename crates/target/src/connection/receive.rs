@@ -35,6 +35,7 @@ impl Connection {
                 }
                 match self.stream.recv(&mut buffer[stashed..]) {
                     Ok(0) => return Err(self.closed_by_peer()),
+                    Ok(_) if self.is_out_of_time(inner) => return Ok(true),
                     Ok(count) => stashed + count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                     Err(error) => return Err(error),
@@ -124,6 +125,10 @@ impl Connection {
                 Err(error) => return Err(error),
             };
         let direct = count.min(place.len());
+        if self.is_out_of_time(inner) {
+            return Ok(None);
+        }
+        let place = &payload_place(inner.exchanges.slot(slot))[start..];
         let done = inner.machine.payload_received(&place[..direct]);
         if let Some(done) = done {
             self.data_done(inner, slot, done.digest_error);

@@ -16,6 +16,7 @@ mod data;
 mod drain;
 mod lba_status;
 mod passthrough;
+mod pause;
 mod pdus;
 mod queues;
 mod races;

@@ -1,0 +1,42 @@
+//! A server that is stopped (SIGSTOP) and continued.
+
+use crate::daemon::Daemon;
+use crate::host::{Bytes, Host};
+use nvme::{Command, opcode};
+use std::time::Duration;
+
+const NQN: &str = "nqn.2026-11.com.example:paused";
+
+fn signal(daemon: &Daemon, signal: i32) {
+    // SAFETY: the process is a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(daemon.pid() as i32, signal) }, 0);
+}
+
+/// The kernel takes what is sent meanwhile. A host that has given up may have written the same block elsewhere by then.
+#[test]
+fn what_was_sent_to_it_is_carried_out_only_if_its_host_still_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["mem:1M?bs=512", "--nqn", NQN]);
+    let calm = Host::new(daemon.listeners[0], &daemon.nqn);
+    let calm_admin = calm.enabled();
+    let mut reader = calm.io(&calm_admin, 1);
+    let host = Host { kato_ms: 1000, ..Host::new(daemon.listeners[0], &daemon.nqn) };
+    let admin = host.enabled();
+    let mut queue = host.io(&admin, 1);
+    for (slba, pause_ms, carried_out) in [(1, 300, true), (2, 3000, false)] {
+        signal(&daemon, libc::SIGSTOP);
+        let write = Command::blocks(opcode::io::WRITE, 1, slba, 1);
+        let cid = queue.issue(write, Bytes::InCapsule(&[7; 512]));
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        signal(&daemon, libc::SIGCONT);
+        if carried_out {
+            queue.complete(cid).ok();
+        } else {
+            queue.expect_end();
+        }
+        let byte = if carried_out { 7 } else { 0 };
+        assert_eq!(reader.read(1, slba, 1, 512), [byte; 512], "after {pause_ms} ms");
+    }
+    let log = daemon.log();
+    assert!(log.contains("this server did not run: its hosts have given up"), "{log}");
+}

@@ -1,0 +1,122 @@
+//! A core that has not run for a while: its process was stopped, its machine asleep.
+//!
+//! What a host had sent by then lies in sockets, acknowledged by a kernel that went on. The host has given up meanwhile:
+//! twice its keep alive time-out after the last sign of this end it trusts that nothing more of that is carried out
+//! ([`association`](../association/index.html)), and may have written the same blocks by another path. Timers are of no help, since they
+//! stood still as well, and sockets are read before they are looked at. So whoever has read something looks at the clock
+//! first.
+
+use crate::connection::{Connection, Inner, Role};
+use crate::core::{Core, TOKEN_PULSE};
+use crate::journal::End;
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A core with connections runs at least as often.
+const PULSE: Duration = Duration::from_millis(500);
+
+/// Shorter than any two keep alive time-outs, and longer than a core is without a pulse.
+const PAUSE_MIN: Duration = Duration::from_millis(1500);
+
+/// When a core was last seen to run.
+#[derive(Default)]
+pub(crate) struct Pulse {
+    /// Of a clock that goes on while the machine sleeps.
+    at: Cell<Duration>,
+    /// A timer sees to it that this is never long ago.
+    beats: Cell<bool>,
+}
+
+impl Core {
+    /// There is a connection from now on.
+    pub(crate) fn begin_pulse(&self) {
+        if !self.pulse.beats.replace(true) {
+            self.pulse.at.set(clock());
+            self.beat_later();
+        }
+    }
+
+    /// The timer of the pulse.
+    pub(crate) fn beat(&self) {
+        self.pulse();
+        if self.has_connections() {
+            self.beat_later();
+        } else {
+            self.pulse.beats.set(false);
+        }
+    }
+
+    fn beat_later(&self) {
+        self.reactor.timer(self.reactor.now() + PULSE, Core::here(), TOKEN_PULSE);
+    }
+
+    /// Notes that this core runs. If it has not for longer than hosts wait, their connections end; for how long it has not is
+    /// given to whoever notices, whose own connection stays.
+    #[inline]
+    pub(crate) fn pulse(&self) -> Option<Duration> {
+        let now = clock();
+        let pause = now.saturating_sub(self.pulse.at.replace(now));
+        if pause < PAUSE_MIN { None } else { self.end_what_paused(pause) }
+    }
+
+    #[cold]
+    fn end_what_paused(&self, pause: Duration) -> Option<Duration> {
+        let given_up = self.connections(|connection| {
+            connection.inner.try_borrow().is_ok_and(|inner| connection.is_given_up(&inner, pause))
+        });
+        let connections = given_up.len();
+        if connections > 0 {
+            let seconds = pause.as_secs();
+            tracing::warn!(
+                seconds,
+                connections,
+                "this server did not run: its hosts have given up"
+            );
+        }
+        for connection in given_up {
+            connection.ends(End::Paused);
+            connection.close();
+        }
+        Some(pause)
+    }
+}
+
+impl Connection {
+    /// To be called when bytes have come, before anything is done with them. Whether they are too old for that: then this is
+    /// closed.
+    #[inline]
+    pub(crate) fn is_out_of_time(&self, inner: &Inner) -> bool {
+        self.core.pulse().is_some_and(|pause| self.give_up_after(inner, pause))
+    }
+
+    #[cold]
+    fn give_up_after(&self, inner: &Inner, pause: Duration) -> bool {
+        let given_up = self.is_given_up(inner, pause);
+        if given_up {
+            self.ends(End::Paused);
+            self.close();
+        }
+        given_up
+    }
+
+    /// Whether its host has given up, if this core has not run for so long.
+    fn is_given_up(&self, inner: &Inner, pause: Duration) -> bool {
+        let milliseconds = match &inner.role {
+            Role::Fresh => 0,
+            Role::Admin(controller) => {
+                let control = self.core.control.get();
+                control.map_or(0, |it| it.shared(*controller).kato_ms.load(Ordering::Relaxed))
+            }
+            Role::Unproven(link) => link.shared.kato_ms.load(Ordering::Relaxed),
+            Role::Io(queue) => queue.link.shared.kato_ms.load(Ordering::Relaxed),
+        };
+        milliseconds > 0 && pause > 2 * Duration::from_millis(milliseconds.into())
+    }
+}
+
+fn clock() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}

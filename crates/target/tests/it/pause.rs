@@ -1,0 +1,120 @@
+//! What was sent to a server that did not run for longer than its host waits is not carried out.
+
+use crate::host;
+
+use double::Double;
+use host::rig::{NQN, Rig, memory};
+use host::{Bytes, Host, PATIENCE, Queue};
+use namespace::{Namespace, Queue as NamespaceQueue, Request};
+use nvme::{Command, opcode};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const KATO_MS: u32 = 1000;
+/// Longer than two of these, after which a host trusts that nothing is carried out any more.
+const LONG: Duration = Duration::from_millis(2600);
+/// A write of this block has the core stand still.
+const STILL: u64 = 200;
+
+/// Has its core do nothing for `length` when a certain block is written.
+struct Still {
+    child: Rc<dyn NamespaceQueue>,
+    length: Duration,
+    begun: Arc<AtomicBool>,
+}
+
+impl NamespaceQueue for Still {
+    fn submit(&self, request: Box<Request>) {
+        if request.command.opcode == opcode::io::WRITE && request.command.slba() == STILL {
+            self.begun.store(true, Ordering::SeqCst);
+            std::thread::sleep(self.length);
+        }
+        self.child.submit(request);
+    }
+
+    fn forget(&self) {}
+}
+
+/// A server of one core, which stands still for `length` when it is told to; and whether it does.
+fn server(length: Duration) -> (Rig, Arc<AtomicBool>) {
+    let begun = Arc::<AtomicBool>::default();
+    let begins = begun.clone();
+    let child: Arc<dyn Namespace> = memory(1 << 20, 12, 1);
+    let volume = Double::over(child)
+        .queues(move |child, _| Rc::new(Still { child, length, begun: begins.clone() }));
+    let rig = Rig::empty(1);
+    rig.add(1, Arc::new(volume));
+    (rig, begun)
+}
+
+fn write(slba: u64, blocks: u32) -> Command {
+    Command::blocks(opcode::io::WRITE, 1, slba, blocks)
+}
+
+/// Has the core stand still from now on.
+fn stand_still(queue: &mut Queue, begun: &AtomicBool) -> u16 {
+    let cid = queue.issue(write(STILL, 1), Bytes::InCapsule(&[1; 4096]));
+    let until = Instant::now() + PATIENCE;
+    while !begun.load(Ordering::SeqCst) {
+        assert!(Instant::now() < until, "the command comes to its namespace");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    cid
+}
+
+#[test]
+fn what_came_before_a_long_pause_is_not_carried_out_after_it() {
+    let (rig, begun) = server(LONG);
+    let host = Host { kato_ms: KATO_MS, ..rig.host() };
+    let admin = host.enabled();
+    let (mut whole, mut part) = (host.io(&admin, 1), host.io(&admin, 2));
+    // Who has no keep alive timer never gives up.
+    let patient = rig.host();
+    let others = patient.enabled();
+    let (mut stopper, mut other) = (patient.io(&others, 1), patient.io(&others, 2));
+    // Half of a command's data has come before.
+    let command = part.prepare(write(8, 3), Bytes::InCapsule(&[2; 12288]));
+    let capsule = part.socket.capsule(&command, &[2; 12288]);
+    let (before, after) = capsule.split_at(1000);
+    part.socket.send(before);
+    std::thread::sleep(Duration::from_millis(50));
+
+    let still = stand_still(&mut stopper, &begun);
+    part.socket.send(after);
+    whole.issue(write(5, 1), Bytes::InCapsule(&[3; 4096]));
+    let cid = other.issue(write(6, 1), Bytes::InCapsule(&[4; 4096]));
+    whole.expect_end();
+    part.expect_end();
+    stopper.complete(still).ok();
+    other.complete(cid).ok();
+    assert_eq!(other.read(1, 5, 1, 4096), [0; 4096]);
+    assert_eq!(other.read(1, 6, 1, 4096), [4; 4096]);
+    assert_eq!(other.read(1, 8, 3, 12288), [0; 12288]);
+    // The host is welcome again, and not taken for one that is late.
+    let admin = host.enabled();
+    host.io(&admin, 1).write(1, 5, 1, &[5; 4096]);
+    assert_eq!(other.read(1, 5, 1, 4096), [5; 4096]);
+}
+
+#[test]
+fn a_pause_that_a_host_waits_through_costs_nothing() {
+    let (rig, begun) = server(LONG);
+    let host = Host { kato_ms: 10 * KATO_MS, ..rig.host() };
+    let admin = host.enabled();
+    let (mut stopper, mut other) = (host.io(&admin, 1), host.io(&admin, 2));
+    let still = stand_still(&mut stopper, &begun);
+    let cid = other.issue(write(5, 1), Bytes::InCapsule(&[3; 4096]));
+    stopper.complete(still).ok();
+    other.complete(cid).ok();
+    assert_eq!(other.read(1, 5, 1, 4096), [3; 4096]);
+    // Nor does it look like a pause that nobody was there.
+    drop((admin, stopper, other));
+    std::thread::sleep(LONG);
+    let host = Host { kato_ms: KATO_MS, ..Host::new(rig.address, NQN) };
+    let admin = host.enabled();
+    let mut io = host.io(&admin, 1);
+    io.write(1, 7, 1, &[7; 4096]);
+    assert_eq!(io.read(1, 7, 1, 4096), [7; 4096]);
+}
