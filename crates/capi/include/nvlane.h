@@ -409,7 +409,7 @@ extern "C" {
 /**
  * Makes a session of the calling thread; `config` may be null for defaults.
  *
- * Where io_uring is refused, epoll and threads do its work, and NVMe devices are not to be had.
+ * Where io_uring is refused, epoll and threads do its work: nvl_refusal() tells.
  *
  * Errors: -EINVAL; -EMFILE, -ENOMEM and others where something is missing, and nvl_error() says what would mend it.
  *
@@ -481,6 +481,18 @@ int nvl_arm(struct nvl_session *session);
  * `session` is null or a session, not freed.
  */
 int nvl_outstanding(struct nvl_session *session);
+
+/**
+ * Writes why io_uring is not used, and what would allow it, with a zero at the end, cut off where it is longer than `bytes`. Until
+ * then files are slower and NVMe devices are not to be had. Gives its length without the zero, as snprintf does: 0 where io_uring is
+ * used.
+ *
+ * # Safety
+ * `session` is null or a session, not freed; `text` is writable for `bytes` bytes, or null if `bytes` is 0.
+ */
+int nvl_refusal(struct nvl_session *session,
+                char *text,
+                size_t bytes);
 
 /**
  * Opens any volume by its path or URI: "/dev/ng0n1", "disk.img", "mem:1G", "tcp://192.0.2.1:4420/NQN?ns=1". May

@@ -44,7 +44,7 @@ pub use paths::{
 };
 pub use session::{
     NVL_DEPTH_MAX, NVL_POLL, nvl_arm, nvl_config, nvl_flush, nvl_outstanding, nvl_poll_fd,
-    nvl_session, nvl_session_free, nvl_session_new, nvl_wait,
+    nvl_refusal, nvl_session, nvl_session_free, nvl_session_new, nvl_wait,
 };
 pub use status::{
     nvl_io_status_text, nvl_io_status_words, nvl_status_text, nvl_status_words, nvl_version,

@@ -4,7 +4,8 @@ use crate::errno;
 use crate::failure::{Failure, answer};
 use crate::handle::{self, Handle};
 use crate::submission::Entries;
-use std::ffi::c_int;
+use crate::volume::write_text;
+use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl Handle for nvl_session {
 
 /// Makes a session of the calling thread; `config` may be null for defaults.
 ///
-/// Where io_uring is refused, epoll and threads do its work, and NVMe devices are not to be had.
+/// Where io_uring is refused, epoll and threads do its work: nvl_refusal() tells.
 ///
 /// Errors: -EINVAL; -EMFILE, -ENOMEM and others where something is missing, and nvl_error() says what would mend it.
 ///
@@ -205,4 +206,24 @@ pub unsafe extern "C" fn nvl_arm(session: *mut nvl_session) -> c_int {
 pub unsafe extern "C" fn nvl_outstanding(session: *mut nvl_session) -> c_int {
     // SAFETY: as the caller promised.
     answer(unsafe { handle::of(session) }.map(|session| session.session.outstanding() as c_int))
+}
+
+/// Writes why io_uring is not used, and what would allow it, with a zero at the end, cut off where it is longer than `bytes`. Until
+/// then files are slower and NVMe devices are not to be had. Gives its length without the zero, as snprintf does: 0 where io_uring is
+/// used.
+///
+/// # Safety
+/// `session` is null or a session, not freed; `text` is writable for `bytes` bytes, or null if `bytes` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvl_refusal(
+    session: *mut nvl_session,
+    text: *mut c_char,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: as the caller promised.
+    answer(unsafe { handle::of(session) }.and_then(|session| {
+        let why = session.session.refusal().unwrap_or_default();
+        // SAFETY: as the caller promised.
+        unsafe { write_text(&why, text, bytes) }
+    }))
 }

@@ -125,6 +125,19 @@ fn every_call_does_what_it_says() {
 }
 
 #[test]
+fn every_call_does_what_it_says_without_io_uring() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, remotes) = served();
+    let program = compiled(&repository().join("crates/capi/tests/c/calls.c"), folder.path());
+    let mut calls = calls(&program, folder.path(), remotes);
+    // No memory is registered with it, whatever may be locked.
+    calls.env("NVLANE_IO_URING", "off").env_remove("LOCKS_FREELY");
+    let output = run(calls);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("all calls behave"), "{said}");
+}
+
+#[test]
 fn nothing_is_leaked_and_nothing_freed_is_used() {
     const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let folder = tempfile::tempdir().expect("a folder");

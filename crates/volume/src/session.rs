@@ -265,6 +265,12 @@ impl Session {
         (pool.registered(), pool.refusal())
     }
 
+    /// Why io_uring is not used, and what would allow it, where epoll and threads do its work: files are slower then, and NVMe devices
+    /// are not to be had. `None` where it is used.
+    pub fn refusal(&self) -> Option<String> {
+        self.core.reactor.refusal().map(ToString::to_string)
+    }
+
     /// Hands what was submitted to the kernel and to sockets. Never blocks.
     pub fn flush(&self) {
         self.core.turn(Drive::Poll);

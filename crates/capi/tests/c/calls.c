@@ -68,6 +68,17 @@ static void sessions(void)
     CHECK(nvl_session_new(NULL, &session) == 0 && session != NULL);
     CHECK(nvl_flush(session) == 0);
     CHECK(nvl_wait(session, 1, -1) == 0); /* nothing is in flight */
+    /* Where io_uring is not used, that is told, in as many bytes as there are. */
+    const char *off = getenv("NVLANE_IO_URING");
+    char why[200] = "untouched";
+    int length = nvl_refusal(session, why, sizeof(why));
+    if (off)
+        CHECK(length > 0 && (size_t)length == strlen(why) && strstr(why, "NVLANE_IO_URING=off"));
+    else
+        CHECK(length == 0 && why[0] == 0);
+    CHECK(nvl_refusal(session, why, 4) == length && strlen(why) == (off ? 3 : 0));
+    FAILS(EINVAL, nvl_refusal(session, NULL, 4));
+    FAILS(EINVAL, nvl_refusal(NULL, why, sizeof(why)));
     CHECK(nvl_outstanding(session) == 0 && nvl_reap(session, NULL, 0) == 0);
     FAILS(EINVAL, nvl_reap(session, NULL, 1));
     CHECK(nvl_session_free(session) == 0);

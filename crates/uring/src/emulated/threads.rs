@@ -16,8 +16,11 @@ const STACK: usize = 128 << 10;
 /// As many threads per processor at most, as the kernel's own for files have.
 const PER_PROCESSOR: usize = 4;
 
-/// And in all. Reads that wait for a disk are no more at a time than there are threads.
+/// And for one file. Reads of it that wait for a disk are no more at a time than that.
 const THREADS: std::ops::RangeInclusive<usize> = 16..=64;
+
+/// So many times as many there are in all: what hangs on one dead device leaves threads to others.
+const FILES: usize = 2;
 
 /// An operation on a file, with addresses of the caller's, who keeps what is there until it has ended.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +66,6 @@ pub type Ended = (u64, i32, bool);
 
 pub struct Threads {
     shared: Arc<Shared>,
-    limit: usize,
     /// What a thread does first.
     first: fn(),
 }
@@ -81,32 +83,43 @@ struct Shared {
     bell: OwnedFd,
 }
 
-#[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
+    /// Files of which something waits or is being done. Which was served last is at the end.
+    files: Vec<Line>,
+    /// Threads that one file may have busy.
+    share: usize,
     threads: usize,
     idle: usize,
     closed: bool,
+}
+
+/// Work on one file.
+struct Line {
+    fd: RawFd,
+    queue: VecDeque<Job>,
+    busy: usize,
 }
 
 impl Threads {
     /// Those that end jobs set `wanted` in `flags`, and ring the bell.
     pub fn new(flags: Arc<AtomicU32>, wanted: u32, bell: OwnedFd, first: fn()) -> Threads {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        let limit = (processors * PER_PROCESSOR).clamp(*THREADS.start(), *THREADS.end());
-        let (state, came, ended) = Default::default();
-        Threads {
-            shared: Arc::new(Shared { state, came, ended, flags, wanted, bell }),
-            limit,
-            first,
-        }
+        let share = (processors * PER_PROCESSOR).clamp(*THREADS.start(), *THREADS.end());
+        let state = Mutex::new(State::new(share));
+        let (came, ended) = Default::default();
+        Threads { shared: Arc::new(Shared { state, came, ended, flags, wanted, bell }), first }
     }
 
     /// Has a thread do `job`: `-ECANCELED` where there is none and none can be started.
     pub fn run(&self, job: Job) {
         let mut state = self.shared.lock();
-        state.queue.push_back(job);
-        if state.idle >= state.queue.len() || state.threads >= self.limit {
+        state.push(job);
+        let ready = state.ready();
+        if ready == 0 {
+            // Whoever is busy with this file comes to it.
+            return;
+        }
+        if state.idle >= ready || state.threads >= state.share * FILES {
             drop(state);
             return self.shared.came.notify_one();
         }
@@ -126,13 +139,16 @@ impl Threads {
     /// Takes back what no thread has begun: all, or what has this `user_data`.
     pub fn take_back(&self, user_data: Option<u64>, mut each: impl FnMut(Job)) {
         let mut state = self.shared.lock();
-        state.queue.retain(|job| {
-            let stays = user_data.is_some_and(|it| it != job.user_data);
-            if !stays {
-                each(*job);
-            }
-            stays
-        });
+        for file in &mut state.files {
+            file.queue.retain(|job| {
+                let stays = user_data.is_some_and(|it| it != job.user_data);
+                if !stays {
+                    each(*job);
+                }
+                stays
+            });
+        }
+        state.files.retain(Line::is_in_use);
     }
 
     /// Moves what has ended into `into`, which is empty.
@@ -158,7 +174,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
-        state.queue.clear();
+        state.files.iter_mut().for_each(|file| file.queue.clear());
         drop(state);
         self.shared.came.notify_all();
     }
@@ -176,10 +192,11 @@ impl Shared {
     fn serve(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(job) = state.queue.pop_front() {
+            if let Some(job) = state.next() {
                 drop(state);
                 self.end(&job, job.run());
                 state = self.lock();
+                state.is_done(job.fd);
                 continue;
             }
             if state.closed {
@@ -190,7 +207,7 @@ impl Shared {
             let timeout;
             (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
-            if timeout.timed_out() && state.queue.is_empty() {
+            if timeout.timed_out() && state.ready() == 0 {
                 break;
             }
         }
@@ -218,13 +235,64 @@ impl Shared {
     fn without_thread(&self) {
         let mut state = self.lock();
         state.threads -= 1;
-        let failed =
-            if state.threads == 0 { std::mem::take(&mut state.queue) } else { VecDeque::new() };
+        if state.threads > 0 {
+            return;
+        }
+        let failed = std::mem::take(&mut state.files);
         drop(state);
-        for job in failed {
+        for job in failed.into_iter().flat_map(|file| file.queue) {
             // As the kernel says it of what was not begun: nothing of it was lost.
             self.end(&job, -libc::ECANCELED);
         }
+    }
+}
+
+impl State {
+    fn new(share: usize) -> State {
+        State { files: Vec::new(), share, threads: 0, idle: 0, closed: false }
+    }
+
+    fn push(&mut self, job: Job) {
+        match self.files.iter_mut().find(|file| file.fd == job.fd) {
+            Some(file) => file.queue.push_back(job),
+            None => self.files.push(Line { fd: job.fd, queue: [job].into(), busy: 0 }),
+        }
+    }
+
+    /// How many threads would find something to do.
+    fn ready(&self) -> usize {
+        self.files.iter().map(|file| file.ready(self.share)).sum()
+    }
+
+    /// What is to be done next: of files by turns.
+    fn next(&mut self) -> Option<Job> {
+        let place = self.files.iter().position(|file| file.ready(self.share) > 0)?;
+        self.files[place..].rotate_left(1);
+        let file = self.files.last_mut()?;
+        let job = file.queue.pop_front()?;
+        file.busy += 1;
+        Some(job)
+    }
+
+    /// A job of `fd` has ended.
+    fn is_done(&mut self, fd: RawFd) {
+        let place = self.files.iter().position(|file| file.fd == fd);
+        let place = place.expect("files are kept as long as they are busy");
+        self.files[place].busy -= 1;
+        if !self.files[place].is_in_use() {
+            self.files.remove(place);
+        }
+    }
+}
+
+impl Line {
+    /// How many threads would find something to do, of `share` at most.
+    fn ready(&self, share: usize) -> usize {
+        self.queue.len().min(share - self.busy)
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.busy > 0 || !self.queue.is_empty()
     }
 }
 
@@ -313,6 +381,77 @@ fn again(mut call: impl FnMut() -> isize) -> Result<usize, i32> {
                 Some(libc::EINTR) => {}
                 errno => return Err(errno.unwrap_or(libc::EIO)),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::FromRawFd;
+    use std::time::Instant;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    /// Many more than there are threads.
+    const HANGING: u64 = 500;
+
+    /// Threads, and what they have ended within patience: so many.
+    fn ended(threads: &Threads, count: usize) -> Vec<Ended> {
+        let (mut all, mut some, until) = (Vec::new(), Vec::new(), Instant::now() + PATIENCE);
+        while all.len() < count {
+            assert!(Instant::now() < until, "{} of {count}", all.len());
+            thread::sleep(Duration::from_millis(1));
+            threads.collect(&mut some);
+            all.append(&mut some);
+        }
+        all
+    }
+
+    #[test]
+    fn what_hangs_on_one_file_keeps_no_other_waiting() {
+        // SAFETY: the call takes no memory, and what it gives is ours.
+        let bell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) };
+        let threads = Threads::new(Arc::default(), 1, bell, || ());
+        let (hung, mut release) = io::pipe().expect("a pipe");
+        let mut bytes = vec![0u8; HANGING as usize];
+        let start = bytes.as_mut_ptr().expose_provenance() as u64;
+        for number in 0..HANGING {
+            let work = Work::Transfer {
+                writes: false,
+                address: start + number,
+                len: 1,
+                done: 0,
+                offset: 0,
+                flags: 0,
+            };
+            let job = Job { user_data: number, quiet: false, fd: hung.as_raw_fd(), work };
+            threads.run(job);
+        }
+        let file = tempfile::tempfile().expect("a file");
+        for number in HANGING..2 * HANGING {
+            let work = Work::Sync { data_only: true };
+            threads.run(Job { user_data: number, quiet: false, fd: file.as_raw_fd(), work });
+        }
+        let done = ended(&threads, HANGING as usize);
+        assert!(
+            done.iter().all(|&(number, result, _)| number >= HANGING && result == 0),
+            "{done:?}"
+        );
+        // What waits for a turn can be taken back; what hangs cannot.
+        let mut taken = Vec::new();
+        threads.take_back(Some(HANGING - 1), |job| taken.push(job.user_data));
+        threads.take_back(Some(0), |job| taken.push(job.user_data));
+        assert_eq!(taken, [HANGING - 1]);
+        release.write_all(&vec![7; HANGING as usize - 1]).expect("somebody reads");
+        let mut done = ended(&threads, HANGING as usize - 1);
+        done.sort_unstable();
+        assert!(done.iter().zip(0..).all(|(done, number)| *done == (number, 1, false)), "{done:?}");
+        assert_eq!(bytes.iter().filter(|byte| **byte == 7).count(), HANGING as usize - 1);
+        let until = Instant::now() + PATIENCE;
+        while !threads.shared.lock().files.is_empty() {
+            assert!(Instant::now() < until, "files are kept that nothing is done on");
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }
