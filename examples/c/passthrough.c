@@ -55,7 +55,7 @@ static int run(struct nvl_session *session, struct nvl_volume *volume, struct nv
         for (int at = 0; at < count; at++) {
             if (done[at].status != 0) {
                 char text[128];
-                nvl_status_text(done[at].status, text, sizeof(text));
+                nvl_io_status_text(READ, done[at].status, text, sizeof(text));
                 fprintf(stderr, "passthrough: Read: %s\n", text);
                 return 1;
             }

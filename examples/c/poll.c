@@ -64,7 +64,7 @@ static int reap(struct nvl_session *session, const unsigned char *memory, const 
     for (int at = 0; at < count; at++, ended++) {
         if (done[at].status != 0) {
             char text[128];
-            nvl_status_text(done[at].status, text, sizeof(text));
+            nvl_io_status_text(READ, done[at].status, text, sizeof(text));
             fprintf(stderr, "poll: Read: %s\n", text);
             return 1;
         }

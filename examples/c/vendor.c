@@ -40,7 +40,10 @@ static int run(struct nvl_session *session, struct nvl_volume *volume, uint8_t i
         unsigned code = done[at].token == IO_TOKEN ? io : admin;
         if (done[at].status != 0) {
             char text[128];
-            nvl_status_text(done[at].status, text, sizeof(text));
+            if (done[at].token == IO_TOKEN)
+                nvl_io_status_text(io, done[at].status, text, sizeof(text));
+            else
+                nvl_status_text(done[at].status, text, sizeof(text));
             fprintf(stderr, "vendor: %s command %#04x: %s\n", queue, code, text);
             outcome = 1;
         } else {

@@ -47,7 +47,7 @@ static int append(struct nvl_session *session, struct nvl_volume *volume, unsign
         failed("waiting");
     else if (done.status != 0) {
         char text[128];
-        nvl_status_text(done.status, text, sizeof(text));
+        nvl_io_status_text(ZONE_APPEND, done.status, text, sizeof(text));
         fprintf(stderr, "zone_append: Zone Append: %s\n", text);
     } else {
         printf("appended at block %llu\n", (unsigned long long)done.result);

@@ -95,7 +95,7 @@ expect "the tag of the address" "$(tail -c 4 "$WORK/meta" | od -An -tx1 | tr -d 
 # Whoever has it checked can read the block (PRINFO, bit 26), and not the one with a tag of its own.
 checked() { "$NVLANE" io "$metadata" -O 2 -l 4096 --cdw10 "$1" --cdw12 0x4000000 --cdw14 "$1" -r -b; }
 checked 1000 2>/dev/null | cmp - "$WORK/a"
-fails checked 6 >/dev/null
+expect_match "another tag" "$(fails checked 6)" 'End-to-end Reference Tag Check Error'
 expect_match "too much metadata" "$(fails "$NVLANE" io "$metadata" -O 2 -l 4096 -m 16 -M "$WORK/meta")" \
     'Data SGL Length Invalid'
 

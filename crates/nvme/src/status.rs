@@ -37,28 +37,72 @@ statuses! {
     INVALID_SGL_DESCRIPTOR = 0x00d, "Invalid SGL Segment Descriptor";
     INVALID_SGL_COUNT = 0x00e, "Invalid Number of SGL Descriptors";
     SGL_LENGTH_INVALID = 0x00f, "Data SGL Length Invalid";
+    METADATA_SGL_LENGTH_INVALID = 0x010, "Metadata SGL Length Invalid";
     SGL_TYPE_INVALID = 0x011, "SGL Descriptor Type Invalid";
+    MEMORY_BUFFER_MISUSED = 0x012, "Invalid Use of Controller Memory Buffer";
+    PRP_OFFSET_INVALID = 0x013, "PRP Offset Invalid";
     ATOMIC_WRITE_UNIT_EXCEEDED = 0x014, "Atomic Write Unit Exceeded";
     OPERATION_DENIED = 0x015, "Operation Denied";
     SGL_OFFSET_INVALID = 0x016, "SGL Offset Invalid";
     HOST_ID_INCONSISTENT = 0x018, "Host Identifier Inconsistent Format";
     KEEP_ALIVE_EXPIRED = 0x019, "Keep Alive Timer Expired";
     KEEP_ALIVE_INVALID = 0x01a, "Keep Alive Timeout Invalid";
+    PREEMPTED = 0x01b, "Command Aborted due to Preempt and Abort";
+    SANITIZE_FAILED = 0x01c, "Sanitize Failed";
+    SANITIZE_IN_PROGRESS = 0x01d, "Sanitize In Progress";
+    SGL_GRANULARITY_INVALID = 0x01e, "SGL Data Block Granularity Invalid";
+    QUEUE_IN_MEMORY_BUFFER = 0x01f, "Command Not Supported for Queue in CMB";
     NAMESPACE_WRITE_PROTECTED = 0x020, "Namespace is Write Protected";
     COMMAND_INTERRUPTED = 0x021, "Command Interrupted";
     TRANSIENT_TRANSPORT = 0x022, "Transient Transport Error";
+    COMMAND_LOCKED = 0x023, "Command Prohibited by Command and Feature Lockdown";
+    MEDIA_NOT_READY = 0x024, "Admin Command Media Not Ready";
+    PLACEMENT_DISABLED = 0x029, "FDP Disabled";
+    PLACEMENT_HANDLES_INVALID = 0x02a, "Invalid Placement Handle List";
     LBA_OUT_OF_RANGE = 0x080, "LBA Out of Range";
     CAPACITY_EXCEEDED = 0x081, "Capacity Exceeded";
     NAMESPACE_NOT_READY = 0x082, "Namespace Not Ready";
     RESERVATION_CONFLICT = 0x083, "Reservation Conflict";
     FORMAT_IN_PROGRESS = 0x084, "Format In Progress";
+    COMPLETION_QUEUE_INVALID = 0x100, "Completion Queue Invalid";
     INVALID_QUEUE_IDENTIFIER = 0x101, "Invalid Queue Identifier";
-    INVALID_LOG_PAGE = 0x109, "Invalid Log Page";
-    AER_LIMIT_EXCEEDED = 0x105, "Asynchronous Event Request Limit Exceeded";
+    INVALID_QUEUE_SIZE = 0x102, "Invalid Queue Size";
     ABORT_LIMIT_EXCEEDED = 0x103, "Abort Command Limit Exceeded";
+    AER_LIMIT_EXCEEDED = 0x105, "Asynchronous Event Request Limit Exceeded";
+    INVALID_FIRMWARE_SLOT = 0x106, "Invalid Firmware Slot";
+    INVALID_FIRMWARE_IMAGE = 0x107, "Invalid Firmware Image";
+    INVALID_INTERRUPT_VECTOR = 0x108, "Invalid Interrupt Vector";
+    INVALID_LOG_PAGE = 0x109, "Invalid Log Page";
+    INVALID_FORMAT = 0x10a, "Invalid Format";
+    FIRMWARE_NEEDS_CONVENTIONAL_RESET = 0x10b, "Firmware Activation Requires Conventional Reset";
+    INVALID_QUEUE_DELETION = 0x10c, "Invalid Queue Deletion";
     FEATURE_NOT_SAVEABLE = 0x10d, "Feature Identifier Not Saveable";
     FEATURE_NOT_CHANGEABLE = 0x10e, "Feature Not Changeable";
     FEATURE_NOT_NAMESPACE = 0x10f, "Feature Not Namespace Specific";
+    FIRMWARE_NEEDS_SUBSYSTEM_RESET = 0x110, "Firmware Activation Requires NVM Subsystem Reset";
+    FIRMWARE_NEEDS_CONTROLLER_RESET = 0x111, "Firmware Activation Requires Controller Level Reset";
+    FIRMWARE_TAKES_TOO_LONG = 0x112, "Firmware Activation Requires Maximum Time Violation";
+    FIRMWARE_PROHIBITED = 0x113, "Firmware Activation Prohibited";
+    FIRMWARE_RANGES_OVERLAP = 0x114, "Overlapping Range";
+    NAMESPACE_CAPACITY = 0x115, "Namespace Insufficient Capacity";
+    NAMESPACE_IDENTIFIER = 0x116, "Namespace Identifier Unavailable";
+    NAMESPACE_ATTACHED = 0x118, "Namespace Already Attached";
+    NAMESPACE_PRIVATE = 0x119, "Namespace Is Private";
+    NAMESPACE_NOT_ATTACHED = 0x11a, "Namespace Not Attached";
+    NO_THIN_PROVISIONING = 0x11b, "Thin Provisioning Not Supported";
+    CONTROLLER_LIST_INVALID = 0x11c, "Controller List Invalid";
+    SELF_TEST_IN_PROGRESS = 0x11d, "Device Self-test In Progress";
+    BOOT_PARTITION_PROTECTED = 0x11e, "Boot Partition Write Prohibited";
+    INVALID_CONTROLLER_IDENTIFIER = 0x11f, "Invalid Controller Identifier";
+    ANA_GROUP_INVALID = 0x124, "ANA Group Identifier Invalid";
+    ANA_ATTACH_FAILED = 0x125, "ANA Attach Failed";
+    INSUFFICIENT_CAPACITY = 0x126, "Insufficient Capacity";
+    ATTACHMENT_LIMIT_EXCEEDED = 0x127, "Namespace Attachment Limit Exceeded";
+    COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
+    COMMAND_SET_NOT_ENABLED = 0x12a, "I/O Command Set Not Enabled";
+    COMMAND_SETS_REJECTED = 0x12b, "I/O Command Set Combination Rejected";
+    INVALID_COMMAND_SET = 0x12c, "Invalid I/O Command Set";
+    IDENTIFIER_UNAVAILABLE = 0x12d, "Identifier Unavailable";
     INCOMPATIBLE_FORMAT = 0x180, "Connect Incompatible Format";
     CONTROLLER_BUSY = 0x181, "Connect Controller Busy";
     CONNECT_INVALID_PARAMETERS = 0x182, "Connect Invalid Parameters";
@@ -70,13 +114,17 @@ statuses! {
     WRITE_FAULT = 0x280, "Write Fault";
     UNRECOVERED_READ = 0x281, "Unrecovered Read Error";
     GUARD_CHECK = 0x282, "End-to-end Guard Check Error";
+    APPLICATION_TAG_CHECK = 0x283, "End-to-end Application Tag Check Error";
+    REFERENCE_TAG_CHECK = 0x284, "End-to-end Reference Tag Check Error";
     COMPARE_FAILURE = 0x285, "Compare Failure";
     ACCESS_DENIED = 0x286, "Access Denied";
     DEALLOCATED_BLOCK = 0x287, "Deallocated or Unwritten Logical Block";
+    STORAGE_TAG_CHECK = 0x288, "End-to-End Storage Tag Check Error";
     INTERNAL_PATH_ERROR = 0x300, "Internal Path Error";
     ANA_PERSISTENT_LOSS = 0x301, "Asymmetric Access Persistent Loss";
     ANA_INACCESSIBLE = 0x302, "Asymmetric Access Inaccessible";
     ANA_TRANSITION = 0x303, "Asymmetric Access Transition";
+    CONTROLLER_PATHING_ERROR = 0x360, "Controller Pathing Error";
     HOST_PATHING_ERROR = 0x370, "Host Pathing Error";
     HOST_ABORTED = 0x371, "Command Aborted By Host";
 }
@@ -100,6 +148,8 @@ impl Status {
     /// The specification's words for a status as an answer to I/O command `opcode`.
     pub fn io_words(self, opcode: u8) -> Option<&'static str> {
         Some(match (opcode, self.code()) {
+            (_, Status(0x180)) => "Conflicting Attributes",
+            (_, Status(0x181)) => "Invalid Protection Information",
             (_, Status::WRITE_TO_READ_ONLY) => "Attempted Write to Read Only Range",
             (_, Status::SIZE_LIMIT_EXCEEDED) => "Command Size Limit Exceeded",
             (crate::opcode::io::COPY, Status::INCOMPATIBLE_NAMESPACE) => {
@@ -108,6 +158,15 @@ impl Status {
             (crate::opcode::io::COPY, Status::FAST_COPY_NOT_POSSIBLE) => "Fast Copy Not Possible",
             (crate::opcode::io::COPY, Status::OVERLAPPING_RANGE) => "Overlapping I/O Range",
             (crate::opcode::io::COPY, Status::INSUFFICIENT_RESOURCES) => "Insufficient Resources",
+            // Zoned Namespace Command Set 1.1, section 3.1.
+            (_, Status(0x1b8)) => "Zone Boundary Error",
+            (_, Status(0x1b9)) => "Zone Is Full",
+            (_, Status(0x1ba)) => "Zone Is Read Only",
+            (_, Status(0x1bb)) => "Zone Is Offline",
+            (_, Status(0x1bc)) => "Zone Invalid Write",
+            (_, Status(0x1bd)) => "Too Many Active Zones",
+            (_, Status(0x1be)) => "Too Many Open Zones",
+            (_, Status(0x1bf)) => "Invalid Zone State Transition",
             (_, code) if code.sct() == 1 => return None,
             _ => return self.words(),
         })

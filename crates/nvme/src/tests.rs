@@ -209,6 +209,17 @@ fn words_of_an_io_status_follow_the_opcode() {
         assert_eq!(copy(status.dnr()), Some(words), "whatever the other bits are");
     }
     assert_eq!(Status::SIZE_LIMIT_EXCEEDED.words(), Some("Connect Restart Discovery"));
+    let full = Status(0x1b9).dnr();
+    assert_eq!(full.io_words(io::ZONE_APPEND), Some("Zone Is Full"));
+    assert_eq!(full.words(), None, "zones are for I/O commands");
+    assert_eq!(Status(0x181).io_words(io::WRITE), Some("Invalid Protection Information"));
+    assert_eq!(Status(0x284).io_words(io::READ), Some("End-to-end Reference Tag Check Error"));
+    assert_eq!(Status(0x10a).words(), Some("Invalid Format"));
+    assert_eq!(
+        Status(0x10a).io_words(io::READ),
+        None,
+        "namespaces are not formatted by I/O commands"
+    );
     assert_eq!(Status::FAST_COPY_NOT_POSSIBLE.io_words(io::WRITE), None);
     assert_eq!(Status::WRITE_FAULT.io_words(io::WRITE), Some("Write Fault"));
     let text = Status::SIZE_LIMIT_EXCEEDED.dnr().io_text(io::COPY).to_string();

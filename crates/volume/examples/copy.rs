@@ -6,6 +6,7 @@
 //! The exit status is 1 when anything failed, which standard error says in words.
 
 use anyhow::{Context, Result, bail, ensure};
+use nvme::opcode;
 use volume::session::{Ranges, Session, SessionConfig, Submission, Volume};
 
 fn main() -> Result<()> {
@@ -41,7 +42,7 @@ fn main() -> Result<()> {
         for done in done.drain(..) {
             if !done.status.is_success() {
                 let target = targets[done.result as usize].uri();
-                bail!("{target}: Copy to block {at}: {}", done.status);
+                bail!("{target}: Copy to block {at}: {}", done.status.io_text(opcode::io::COPY));
             }
         }
         at += blocks;

@@ -6,8 +6,8 @@
 //! The exit status is 1 when anything failed, which standard error says in words.
 
 use anyhow::{Context, Result, bail};
-use nvme::Command;
 use nvme::limits::Passthrough;
+use nvme::{Command, opcode};
 use volume::OpenOptions;
 use volume::session::{Session, SessionConfig, Submission};
 
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         session.reap(&mut done);
         for done in done.drain(..) {
             if !done.status.is_success() {
-                bail!("Read {}: {}", done.token, done.status);
+                bail!("Read {}: {}", done.token, done.status.io_text(opcode::io::READ));
             }
             sum += done.data.as_slice().iter().map(|byte| u64::from(*byte)).sum::<u64>();
             if let volume::session::Bytes::Fixed(buffer) = done.data {

@@ -7,6 +7,7 @@
 
 use anyhow::{Context, Result, bail};
 use nvme::limits::Passthrough;
+use nvme::opcode;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -48,7 +49,7 @@ fn main() -> Result<()> {
         session.reap(&mut done);
         for done in done.drain(..) {
             if !done.status.is_success() {
-                bail!("Read {}: {}", done.token, done.status);
+                bail!("Read {}: {}", done.token, done.status.io_text(opcode::io::READ));
             }
             sum += done.data.as_slice().iter().map(|byte| u64::from(*byte)).sum::<u64>();
             if let volume::session::Bytes::Owned(memory) = done.data {

@@ -38,7 +38,11 @@ fn main() -> Result<ExitCode> {
         if done.status.is_success() {
             println!("{queue} command {opcode:#04x}: result {:#x}", done.result);
         } else {
-            eprintln!("{queue} command {opcode:#04x}: {}", done.status);
+            let status = match done.token {
+                IO => done.status.io_text(opcode).to_string(),
+                _ => done.status.to_string(),
+            };
+            eprintln!("{queue} command {opcode:#04x}: {status}");
             outcome = ExitCode::FAILURE;
         }
     }

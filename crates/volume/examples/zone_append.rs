@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     session.reap(&mut done);
     for done in done {
         if !done.status.is_success() {
-            bail!("Zone Append: {}", done.status);
+            bail!("Zone Append: {}", done.status.io_text(opcode::io::ZONE_APPEND));
         }
         println!("appended at block {}", done.result);
     }

@@ -48,7 +48,7 @@ pub struct PassthroughArgs {
     /// Opcode.
     #[arg(short = 'O', long, value_name = "CODE", value_parser = number::<u8>)]
     pub opcode: u8,
-    /// Byte 1 of the command: fused operation, and how data is described.
+    /// Byte 1 of the command. It is shown; who sends it says how data is described, and there are no fused operations.
     #[arg(short = 'f', long, value_name = "BITS", value_parser = number::<u8>, default_value = "0")]
     pub flags: u8,
     /// Bytes 2 and 3. They are shown; the command's identifier takes their place when it is sent.

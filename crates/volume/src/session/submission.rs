@@ -29,7 +29,7 @@ pub struct Done {
     pub volume: VolumeId,
     /// What it was submitted with.
     pub token: u64,
-    /// How it went; [`Status::words`] says it in the specification's.
+    /// How it went; [`Status::io_text`] says it in the specification's words, after an admin command `to_string()`.
     pub status: Status,
     /// Dwords 0 and 1 of the completion: what the command has for a result, such as the block
     /// that a Zone Append wrote to.
