@@ -58,7 +58,19 @@ mount "$loop" /mnt/test
 echo here >/mnt/test/file
 refused "$loop is in use [(]mounted, or part of another device[)]; unmount it, or add [?]ro" "$loop"
 expect "a file on the mounted device" "$(</mnt/test/file)" here
+# Nor is it shared with other servers then.
+shared=(--shared --nqn nqn.2026-11.com.example:shared --uuid b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c)
+refused "$loop is in use [(]mounted, or part of another device[)]" "$loop" "${shared[@]}" --cntlid 1-9
+expect "a file on the mounted device" "$(</mnt/test/file)" here
 umount /mnt/test
+serve "$loop" "${shared[@]}" --cntlid 10-19
+"$NVLANE" serve "$loop" "${shared[@]}" --cntlid 20-29 --listen 127.0.0.1:4451 --socket "$WORK/second.sock" \
+    --data-dir "$WORK/second" >"$WORK/second.log" 2>&1 </dev/null &
+second=$!
+await 60 grep -q 'nvme connect' "$WORK/second.log"
+kill "$second"
+wait "$second" || die "the second server that shares the device: $(<"$WORK/second.log")"
+stop
 serve "$loop"
 refused "$loop is in use" "$loop"
 node=$WORK/other-node

@@ -68,7 +68,7 @@ pub use outside::OutsideError;
 pub use pollers::PollerId;
 pub use pool::{Buffer, BufferPool};
 pub use provided::Provided;
-pub use reactor::{Config, Interest, OperationId, Reactor, WatchId};
+pub use reactor::{Config, Interest, OperationId, Reactor, WatchId, refusal};
 pub use records::pass_record;
 pub use socket::{Listener, Stream};
 pub use stats::Stats;

@@ -566,6 +566,14 @@ fn ring_for(config: &Config) -> Result<(Ring, Option<uring::Error>), Error> {
     }
 }
 
+/// Why reactors take no NVMe commands here, if io_uring is refused to this process; makes a ring to see it.
+pub fn refusal() -> Option<uring::Error> {
+    match kernels_ring(&RingOptions::default()) {
+        Err(Error::Ring(refusal)) if refusal.is_refusal() => Some(refusal),
+        _ => None,
+    }
+}
+
 /// A ring of the kernel's that does something.
 pub(crate) fn kernels_ring(options: &RingOptions) -> Result<Ring, Error> {
     let mut ring = Ring::with_options(options)?;

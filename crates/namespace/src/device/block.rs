@@ -76,6 +76,9 @@ fn open(
     if !file.is_direct() {
         return Err("the volume goes through the page cache".into());
     }
+    if let Some(refusal) = reactor::refusal() {
+        return Err(refusal.to_string());
+    }
     let device = Device::open(DeviceOptions {
         path: Path::new("/dev").join(place.name()),
         read_only: false,

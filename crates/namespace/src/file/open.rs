@@ -330,6 +330,9 @@ fn find(options: &FileOptions) -> Result<Found, OpenError> {
             opened => opened?,
         };
         lock(&file, options)?;
+        if kind == Kind::Block && options.shared && !options.read_only {
+            see_that_nobody_has(path)?;
+        }
         let metadata = file.metadata().map_err(io("look at it"))?;
         let is_it = fs::metadata(path).is_ok_and(|now| made::id(&now) == made::id(&metadata));
         // Who makes it has not given it its size yet.
@@ -364,6 +367,17 @@ fn open(options: &FileOptions, kind: Kind) -> Result<fs::File, OpenError> {
         Some(libc::EROFS) => OpenError::ReadOnlyFileSystem { path },
         Some(libc::EBUSY) => OpenError::DeviceBusy { path },
         _ => OpenError::Io { path, action: "open it", source: error },
+    })
+}
+
+/// Whoever shares a block device with other servers keeps no file system and no other device of this machine from it, as whoever
+/// has it alone does: that there is none is seen once.
+fn see_that_nobody_has(path: &Path) -> Result<(), OpenError> {
+    let mut open = OpenOptions::new();
+    let opened = open.read(true).custom_flags(libc::O_EXCL).open(path);
+    opened.map(drop).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => OpenError::DeviceBusy { path: path.to_owned() },
+        _ => OpenError::Io { path: path.to_owned(), action: "open it", source: error },
     })
 }
 

@@ -293,8 +293,10 @@ impl Daemon {
     fn close(&mut self, key: (String, u32)) -> Done {
         self.unwell.remove(&key);
         self.missing.forget(&key);
-        self.claims.release(&key.0, key.1);
-        let Some(volume) = self.volumes.remove(&key) else { return Ok(()) };
+        let Some(volume) = self.volumes.remove(&key) else {
+            self.claims.release(&key.0, key.1);
+            return Ok(());
+        };
         // What is in flight on the cores holds it too.
         let deadline = Instant::now() + CLOSE_WAIT;
         while Arc::strong_count(&volume) > 1 {
@@ -306,6 +308,8 @@ impl Daemon {
         }
         // A core may have let go of the volume and not yet of what is below it, such as a file and its lock.
         self.server.settle().map_err(refused)?;
+        // Another server may give out the same ids from now on.
+        self.claims.release(&key.0, key.1);
         volume.flush().map_err(|error| {
             Failure::volume(format!("{}: removed, but not flushed: {error}", volume.uri()))
         })

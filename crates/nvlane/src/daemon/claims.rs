@@ -124,6 +124,11 @@ fn claim(path: &Path, nqn: &str, ids: ControllerIds) -> Result<Option<File>, Cla
         );
         Ok(None)
     };
+    // No claim where there are no such locks; the error if it says anything else.
+    let no_locks = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => unknown(),
+        _ => Err(failed(error)),
+    };
     // A descriptor of its own: as another server's would, it meets the lock that the volume has on the whole file.
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
     if is_on_nfs(&file) {
@@ -133,7 +138,7 @@ fn claim(path: &Path, nqn: &str, ids: ControllerIds) -> Result<Option<File>, Cla
     let mut found = wanted;
     // SAFETY: the descriptor is open and the kernel fills `found`, which outlives the call.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut found) } != 0 {
-        return no_locks(io::Error::last_os_error()).map_err(failed);
+        return no_locks(io::Error::last_os_error());
     }
     match i32::from(found.l_type) {
         libc::F_UNLCK => {}
@@ -148,7 +153,7 @@ fn claim(path: &Path, nqn: &str, ids: ControllerIds) -> Result<Option<File>, Cla
     match error.raw_os_error() {
         // Somebody came first, at this moment.
         Some(libc::EAGAIN | libc::EACCES) => Err(taken()),
-        _ => no_locks(error).map_err(failed),
+        _ => no_locks(error),
     }
 }
 
@@ -158,14 +163,6 @@ fn is_on_nfs(file: &File) -> bool {
     // SAFETY: the descriptor is open and `about` outlives the call.
     let known = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut about) } == 0;
     known && about.f_type == libc::NFS_SUPER_MAGIC
-}
-
-/// No claim where the file system has no such locks; the error if it says anything else.
-fn no_locks(error: io::Error) -> io::Result<Option<File>> {
-    match error.raw_os_error() {
-        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => Ok(None),
-        _ => Err(error),
-    }
 }
 
 fn lock_of(nqn: &str, ids: ControllerIds) -> libc::flock {

@@ -112,7 +112,10 @@ fn read_first(uri: &str) -> anyhow::Result<String> {
     let volume = Patience::new(MOMENT).open(|| session.open_with(uri, &options))?;
     let limits = volume.limits();
     let block = vec![0u8; limits.block_bytes() as usize];
-    volume.submit(Submission::read(0, 1, block)).map_err(|rejected| rejected.reason)?;
+    let metadata = vec![0u8; usize::from(limits.metadata_bytes)];
+    let read = Submission::read(0, 1, block);
+    let read = if metadata.is_empty() { read } else { read.metadata(metadata) };
+    volume.submit(read).map_err(|rejected| rejected.reason)?;
     session.wait(1, None);
     let mut done = Vec::with_capacity(1);
     session.reap(&mut done);
