@@ -54,6 +54,18 @@ for uri in "$plain" "$plain?poll" "$plain?sqpoll" "$block" "linear:($block)"; do
     target=$((target + 64))
 done
 
+# Where io_uring is refused, the block device is there all the same: what is to be copied is read and written.
+disabled=/proc/sys/kernel/io_uring_disabled
+trap 'echo 0 >"$disabled"' EXIT
+echo 2 >"$disabled"
+expect_match "the block device's, without io_uring" "$(said "$block" 2>/dev/null)" 'io_uring_disabled is 2'
+tracing
+give "$block" io 0x19 cdw10=$target cdw12=1 data="$WORK/two" >/dev/null 2>&1
+expect "Copies that the device was given without io_uring" "$(copies_at_device $target)" 0
+blocks $target 32 | cmp - <(head -c 4096 "$WORK/source" && tail -c $((24 * 512)) "$WORK/source")
+echo 0 >"$disabled"
+trap - EXIT
+
 # Where source and destination overlap, it is read and written.
 range 0 32 >"$WORK/one"
 tracing
