@@ -65,6 +65,7 @@ expect "Copies that the device was given without io_uring" "$(copies_at_device $
 blocks $target 32 | cmp - <(head -c 4096 "$WORK/source" && tail -c $((24 * 512)) "$WORK/source")
 echo 0 >"$disabled"
 trap - EXIT
+target=$((target + 64))
 
 # Where source and destination overlap, it is read and written.
 range 0 32 >"$WORK/one"

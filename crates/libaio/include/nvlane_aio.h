@@ -20,7 +20,7 @@ extern "C" {
 #define IOCTX_FLAG_SCQRING (1u << 3)    /* use sq_ring and cq_ring, by io_ring_enter */
 #define IOCTX_FLAG_SQTHREAD (1u << 4)   /* a kernel thread takes submissions */
 #define IOCTX_FLAG_SQWQ (1u << 5)       /* worker threads carry out the I/O */
-#define IOCTX_FLAG_SQPOLL (1u << 6)     /* with SQTHREAD: the thread never sleeps */
+#define IOCTX_FLAG_SQPOLL (1u << 6)     /* with SQTHREAD: the thread sleeps after a day */
 #define IOCTX_FLAG_FIXEDFILES (1u << 16) /* aio_fildes is pinned at set-up (not in the proposal) */
 
 /* aio_flags: required in contexts with IOCTX_FLAG_IOPOLL, refused elsewhere. */

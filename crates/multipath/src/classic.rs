@@ -2,7 +2,8 @@
 //!
 //! Two differences, both of place: Linux keeps the current path per NUMA node and we per core, and
 //! its depths are those of a controller over all cores, ours those of this core. Per core nothing
-//! is shared between cores, and cores that each balance their own commands balance all of them.
+//! is shared between cores, and cores that each balance their own commands balance all of them, if each has several:
+//! with one command in flight on each, all take the first path.
 
 use crate::PATHS_MAX;
 use crate::set::PathSet;

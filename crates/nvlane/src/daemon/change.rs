@@ -2,7 +2,7 @@
 //!
 //! A change is saved before it is made: if it cannot be saved it is not made, and if it cannot be
 //! made the old state is saved again. A crash between the two leaves a change that nobody was told
-//! of, which the next start makes.
+//! of, which the next start makes. A new size alone is made first: it is the volume's.
 
 use super::Daemon;
 use super::start::{ana_state, bind, controller_ids, open, options, states_at, subsystem_config};

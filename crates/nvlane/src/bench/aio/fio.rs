@@ -45,6 +45,10 @@ impl Fio<'_> {
         command.arg(format!("--filename={}", self.path.display()));
         command.arg(format!("--bs={BLOCK}")).arg(format!("--iodepth={}", self.depth));
         command.arg(format!("--size={}", self.bytes));
+        // As many at once as have ended, as the other rows do.
+        command.arg(format!("--iodepth_batch_submit={}", self.depth));
+        command.arg("--iodepth_batch_complete_min=1");
+        command.arg(format!("--iodepth_batch_complete_max={}", self.depth));
         command.arg(format!("--hipri={}", u32::from(self.polling)));
         command.arg(format!("--runtime={}ms", length.max(TIME_MIN).as_millis()));
         window_of(&fio::job_of(&mut command, self.core)?)
