@@ -1,6 +1,6 @@
 //! A server that is stopped (SIGSTOP) and continued.
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, eventually};
 use crate::host::{Bytes, Host};
 use nvme::{Command, opcode};
 use std::time::Duration;
@@ -12,6 +12,20 @@ fn signal(daemon: &Daemon, signal: i32) {
     assert_eq!(unsafe { libc::kill(daemon.pid() as i32, signal) }, 0);
 }
 
+/// Stops it, and waits until each of its threads has stopped: one of them is told, and tells the others.
+fn stop(daemon: &Daemon) {
+    signal(daemon, libc::SIGSTOP);
+    let tasks = format!("/proc/{}/task", daemon.pid());
+    eventually("all threads have stopped", || {
+        std::fs::read_dir(&tasks).unwrap().all(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(|stat| {
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+            })
+        })
+    });
+}
+
 /// The kernel takes what is sent meanwhile. A host that has given up may have written the same block elsewhere by then.
 #[test]
 fn what_was_sent_to_it_is_carried_out_only_if_its_host_still_waits() {
@@ -20,11 +34,12 @@ fn what_was_sent_to_it_is_carried_out_only_if_its_host_still_waits() {
     let calm = Host::new(daemon.listeners[0], &daemon.nqn);
     let calm_admin = calm.enabled();
     let mut reader = calm.io(&calm_admin, 1);
-    let host = Host { kato_ms: 1000, ..Host::new(daemon.listeners[0], &daemon.nqn) };
-    let admin = host.enabled();
-    let mut queue = host.io(&admin, 1);
-    for (slba, pause_ms, carried_out) in [(1, 300, true), (2, 3000, false)] {
-        signal(&daemon, libc::SIGSTOP);
+    for (slba, pause_ms, kato_ms, carried_out) in [(1, 1500, 20_000, true), (2, 3000, 1000, false)]
+    {
+        let host = Host { kato_ms, ..Host::new(daemon.listeners[0], &daemon.nqn) };
+        let admin = host.enabled();
+        let mut queue = host.io(&admin, 1);
+        stop(&daemon);
         let write = Command::blocks(opcode::io::WRITE, 1, slba, 1);
         let cid = queue.issue(write, Bytes::InCapsule(&[7; 512]));
         std::thread::sleep(Duration::from_millis(pause_ms));
@@ -35,7 +50,8 @@ fn what_was_sent_to_it_is_carried_out_only_if_its_host_still_waits() {
             queue.expect_end();
         }
         let byte = if carried_out { 7 } else { 0 };
-        assert_eq!(reader.read(1, slba, 1, 512), [byte; 512], "after {pause_ms} ms");
+        let read = reader.read(1, slba, 1, 512);
+        assert!(read == [byte; 512], "after {pause_ms} ms: {}", read[0]);
     }
     let log = daemon.log();
     assert!(log.contains("this server did not run: its hosts have given up"), "{log}");

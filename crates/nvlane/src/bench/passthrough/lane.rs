@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use nvme::opcode;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::thread;
 use std::time::{Duration, Instant};
 use uring::{Completion, Kind, NvmeOp, NvmeUringCmd, Ring, RingOptions, SqPoll, Wait, entry};
 
@@ -46,6 +47,34 @@ impl Steps {
             name.push_str(if on { word } else { "" });
         }
         name
+    }
+}
+
+/// A [`Lane`] that a thread of the kernel submits for. It is set up for each run: that thread spins for a while after the
+/// last command, and before the first, on processors that other lanes run on.
+pub struct Submitted<'a> {
+    device: &'a Device,
+    steps: Steps,
+}
+
+impl<'a> Submitted<'a> {
+    pub fn new(device: &'a Device, steps: Steps) -> Submitted<'a> {
+        Submitted { device, steps }
+    }
+}
+
+impl Runs for Submitted<'_> {
+    fn name(&self) -> String {
+        self.steps.name("command")
+    }
+
+    fn run(&mut self, depth: usize, warm: Duration, measure: Duration) -> anyhow::Result<Window> {
+        let mut lane = Lane::new(self.device, self.steps)?;
+        let window = lane.run(depth, warm, measure);
+        drop(lane);
+        // The kernel takes a ring apart when it finds the time.
+        thread::sleep(2 * Duration::from_millis(SQPOLL_IDLE_MS.into()));
+        window
     }
 }
 

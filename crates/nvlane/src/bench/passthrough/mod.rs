@@ -24,7 +24,7 @@ use super::{Options, Scenario, cores, guest, heed};
 use anyhow::Context;
 use device::Device;
 use hdrhistogram::Histogram;
-use lane::{Lane, Steps};
+use lane::{Lane, Steps, Submitted};
 use serde::Serialize;
 use serde_json::json;
 use stage::Stage;
@@ -219,7 +219,10 @@ fn lanes<'a>(
     for step in steps {
         // A thread of the kernel that polls has no core of its own on small machines: it is shown,
         // not compared.
-        lanes.push(Box::new(Lane::new(device, step)?));
+        lanes.push(match step.sqpoll {
+            true => Box::new(Submitted::new(device, step)),
+            false => Box::new(Lane::new(device, step)?),
+        });
     }
     Ok(lanes)
 }
