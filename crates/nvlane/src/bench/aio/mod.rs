@@ -277,15 +277,16 @@ impl Bench {
 
     /// What is left of a case, and its rows and figures.
     fn others(&mut self, case: Case<'_>) -> anyhow::Result<()> {
-        // A thread of the kernel that submits spins long after the last submission: it goes last, alone.
+        // A thread of the kernel that submits spins long after the last submission: it goes last, alone, and after fio.
         let (thread, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL
             .into_iter()
             .filter(|&kind| kind != Kind::DropIn)
             .partition(|&kind| kind == Kind::Setup2Thread);
         let mut measured = self.turns_of(&others, &case)?;
-        measured.append(&mut self.turns_of(&thread, &case)?);
         let (first, second) = (case.beside(&case.as_they_are)?, case.beside(&measured)?);
-        let mut polling = false;
+        let polling = measured.values().any(|(polls, _)| *polls);
+        let bound = self.bound(case.place, &second, polling);
+        measured.append(&mut self.turns_of(&thread, &case)?);
         for kind in Kind::ALL {
             let (beside, from) = match kind {
                 Kind::Kernel | Kind::DropIn => (&first, &case.as_they_are),
@@ -294,10 +295,15 @@ impl Bench {
             if let Some((polls, windows)) = from.get(kind.name()) {
                 self.add(beside, kind, windows);
                 self.show(beside, kind.name(), *polls, windows);
-                polling |= *polls;
             }
         }
-        self.bound(case.place, &second, polling);
+        if let Some(windows) = bound {
+            self.show(&second, fio::NAME, polling, &windows);
+            if second.row.starts_with("direct") {
+                let name = format!("fio_io_uring_over_aio_qd{}", second.depth);
+                self.report.figure(name, second.ratios(&windows).rate);
+            }
+        }
         Ok(())
     }
 
@@ -344,10 +350,10 @@ impl Bench {
         Ok(measured)
     }
 
-    /// fio's row.
-    fn bound(&mut self, place: &Place, case: &Windows, polling: bool) {
+    /// fio's windows.
+    fn bound(&mut self, place: &Place, case: &Windows, polling: bool) -> Option<Vec<Window>> {
         if !case.direct || !self.fio {
-            return;
+            return None;
         }
         let path = place.path.as_path();
         let (bytes, depth) = (place.bytes, case.depth);
@@ -355,16 +361,7 @@ impl Bench {
         let turns = if self.turns > 5 { 3 } else { 1 };
         let windows: anyhow::Result<Vec<Window>> =
             (0..turns).map(|_| fio.window(self.window)).collect();
-        match windows {
-            Ok(windows) => {
-                self.show(case, fio::NAME, polling, &windows);
-                if case.row.starts_with("direct") {
-                    let name = format!("fio_io_uring_over_aio_qd{}", case.depth);
-                    self.report.figure(name, case.ratios(&windows).rate);
-                }
-            }
-            Err(error) => self.note(format!("{}: {error:#}", case.row)),
-        }
+        windows.map_err(|error| self.note(format!("{}: {error:#}", case.row))).ok()
     }
 
     fn note(&mut self, note: String) {
