@@ -392,6 +392,10 @@ impl Connection {
             if self.may_retry(inner) && self.is_abandoned() {
                 return Err(self.closed_by_peer());
             }
+            // What waits came long ago, perhaps.
+            if self.may_retry(inner) && self.is_out_of_time(inner) {
+                return Ok(true);
+            }
             if !self.retry_share(inner) {
                 break;
             }

@@ -3,8 +3,8 @@
 //! What a host had sent by then lies in sockets, acknowledged by a kernel that went on. The host has given up meanwhile:
 //! twice its keep alive time-out after the last sign of this end it trusts that nothing more of that is carried out
 //! ([`association`](../association/index.html)), and may have written the same blocks by another path. Timers are of no help, since they
-//! stood still as well, and sockets are read before they are looked at. So whoever has read something looks at the clock
-//! first.
+//! stood still as well, and sockets are read before they are looked at. So whoever has read something, or goes on with what
+//! has waited, looks at the clock first. What namespaces have been given by then they carry out.
 
 use crate::connection::{Connection, Inner, Role};
 use crate::core::{Core, TOKEN_PULSE};
@@ -53,9 +53,9 @@ impl Core {
     }
 
     /// Notes that this core runs. If it has not for longer than hosts wait, their connections end; for how long it has not is
-    /// given to whoever notices, whose own connection stays.
+    /// given to whoever notices, whose own connection stays while it is in its turn.
     #[inline]
-    pub(crate) fn pulse(&self) -> Option<Duration> {
+    fn pulse(&self) -> Option<Duration> {
         let now = clock();
         let pause = now.saturating_sub(self.pulse.at.replace(now));
         if pause < PAUSE_MIN { None } else { self.end_what_paused(pause) }
@@ -84,8 +84,8 @@ impl Core {
 }
 
 impl Connection {
-    /// To be called when bytes have come, before anything is done with them. Whether they are too old for that: then this is
-    /// closed.
+    /// To be called within a turn, before anything is done with what has come or has waited. Whether that is too old: then
+    /// this is closed.
     #[inline]
     pub(crate) fn is_out_of_time(&self, inner: &Inner) -> bool {
         self.core.pulse().is_some_and(|pause| self.give_up_after(inner, pause))

@@ -30,6 +30,9 @@ impl Connection {
             _ => {
                 buffer[..stashed].copy_from_slice(&inner.stash);
                 if std::mem::take(&mut inner.stash_unseen) {
+                    if self.is_out_of_time(inner) {
+                        return Ok(true);
+                    }
                     self.process(inner, &buffer[..stashed]);
                     return Ok(true);
                 }
