@@ -314,7 +314,8 @@ fn find(options: &FileOptions) -> Result<Found, OpenError> {
         }
         let is_last = attempt >= ATTEMPTS_MAX;
         let kind = classify(options)?;
-        let file = match open(options, kind) {
+        let writes_device = kind == Kind::Block && !options.read_only;
+        let file = match open(options, writes_device && !options.shared) {
             Err(OpenError::Missing { .. }) if options.create_bytes.is_some() => {
                 match create(options) {
                     // Somebody else makes it at this moment.
@@ -330,8 +331,13 @@ fn find(options: &FileOptions) -> Result<Found, OpenError> {
             opened => opened?,
         };
         lock(&file, options)?;
-        if kind == Kind::Block && options.shared && !options.read_only {
-            see_that_nobody_has(path)?;
+        if writes_device && options.shared {
+            // Whoever shares it keeps no file system, and no other device of this machine, from it as whoever has it
+            // alone does: that there is none is seen once. Others who look at this moment are waited for.
+            match open(options, true) {
+                Err(OpenError::DeviceBusy { .. }) if !is_last => continue,
+                looked => drop(looked?),
+            }
         }
         let metadata = file.metadata().map_err(io("look at it"))?;
         let is_it = fs::metadata(path).is_ok_and(|now| made::id(&now) == made::id(&metadata));
@@ -351,12 +357,12 @@ fn find(options: &FileOptions) -> Result<Found, OpenError> {
     unreachable!("the last attempt ends it")
 }
 
-/// Opens the file that is there.
-fn open(options: &FileOptions, kind: Kind) -> Result<fs::File, OpenError> {
+/// Opens the file that is there, a device `alone`: as nobody else of this machine has it.
+fn open(options: &FileOptions, alone: bool) -> Result<fs::File, OpenError> {
     let path = options.path.clone();
     let mut open = OpenOptions::new();
     open.read(true).write(!options.read_only);
-    if kind == Kind::Block && !options.read_only && !options.shared {
+    if alone {
         open.custom_flags(libc::O_EXCL);
     }
     open.open(&path).map_err(|error| match error.raw_os_error() {
@@ -367,17 +373,6 @@ fn open(options: &FileOptions, kind: Kind) -> Result<fs::File, OpenError> {
         Some(libc::EROFS) => OpenError::ReadOnlyFileSystem { path },
         Some(libc::EBUSY) => OpenError::DeviceBusy { path },
         _ => OpenError::Io { path, action: "open it", source: error },
-    })
-}
-
-/// Whoever shares a block device with other servers keeps no file system and no other device of this machine from it, as whoever
-/// has it alone does: that there is none is seen once.
-fn see_that_nobody_has(path: &Path) -> Result<(), OpenError> {
-    let mut open = OpenOptions::new();
-    let opened = open.read(true).custom_flags(libc::O_EXCL).open(path);
-    opened.map(drop).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => OpenError::DeviceBusy { path: path.to_owned() },
-        _ => OpenError::Io { path: path.to_owned(), action: "open it", source: error },
     })
 }
 
