@@ -307,12 +307,13 @@ impl Daemon {
             std::thread::sleep(CLOSE_INTERVAL);
         }
         // A core may have let go of the volume and not yet of what is below it, such as a file and its lock.
-        self.server.settle().map_err(refused)?;
+        let settled = self.server.settle().map_err(refused);
         // Another server may give out the same ids from now on.
         self.claims.release(&key.0, key.1);
         volume.flush().map_err(|error| {
             Failure::volume(format!("{}: removed, but not flushed: {error}", volume.uri()))
-        })
+        })?;
+        settled
     }
 
     /// No job is at work on the namespace, or on any of the subsystem's.
