@@ -119,8 +119,7 @@ impl Machine {
         let kib = memory.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let reactor = reactor::Reactor::new(&reactor::Config::default()).ok();
-        let refusal = reactor.as_ref().and_then(|reactor| reactor.refusal());
+        let refusal = reactor::refusal();
         Machine {
             processor: line("/proc/cpuinfo", "model name"),
             // SAFETY: sysconf has no preconditions.
