@@ -43,6 +43,14 @@ fn compiled_with(source: &Path, folder: &Path, options: &[&str]) -> PathBuf {
     program
 }
 
+/// The program with every call.
+fn compiled_calls(folder: &Path, options: &[&str]) -> PathBuf {
+    let sources = repository().join("crates/capi/tests/c");
+    let copies = sources.join("copies.c");
+    let copies = copies.to_str().expect("a path");
+    compiled_with(&sources.join("calls.c"), folder, &[options, &[copies]].concat())
+}
+
 fn run(mut command: Command) -> Output {
     command.env("LD_LIBRARY_PATH", library());
     command.output().expect("it runs")
@@ -118,7 +126,7 @@ fn calls(program: &Path, folder: &Path, remotes: [String; 3]) -> Command {
 fn every_call_does_what_it_says() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_server, remotes) = served();
-    let program = compiled(&repository().join("crates/capi/tests/c/calls.c"), folder.path());
+    let program = compiled_calls(folder.path(), &[]);
     let output = run(calls(&program, folder.path(), remotes));
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("all calls behave"), "{said}");
@@ -128,7 +136,7 @@ fn every_call_does_what_it_says() {
 fn every_call_does_what_it_says_without_io_uring() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_server, remotes) = served();
-    let program = compiled(&repository().join("crates/capi/tests/c/calls.c"), folder.path());
+    let program = compiled_calls(folder.path(), &[]);
     let mut calls = calls(&program, folder.path(), remotes);
     // No memory is registered with it, whatever may be locked.
     calls.env("NVLANE_IO_URING", "off").env_remove("LOCKS_FREELY");
@@ -149,8 +157,7 @@ fn nothing_is_leaked_and_nothing_freed_is_used() {
         println!("this compiler has no sanitizers: not run");
         return;
     }
-    let source = repository().join("crates/capi/tests/c/calls.c");
-    let program = compiled_with(&source, folder.path(), SANITIZERS);
+    let program = compiled_calls(folder.path(), SANITIZERS);
     let (_server, remotes) = served();
     let mut command = calls(&program, folder.path(), remotes);
     command.env("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0");
