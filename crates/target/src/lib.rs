@@ -24,7 +24,8 @@
 //! 65,536 source ranges per core and 16,384 per connection, which holds no more of them either than it
 //! leaves, but always one Copy's; more is answered Command Interrupted. Of answers to admin commands that their
 //! hosts have not read a core keeps 64 MiB, and 64 KiB for each connection beyond. One Get LBA Status of a controller
-//! waits at most, and one of all is carried out at a time.
+//! waits at most, and one of all is carried out at a time. Cores with connections wake twice a second: what had come before one stood
+//! still for more than two keep alive time-outs is not begun (`pause`).
 
 mod admin;
 mod allocation;
