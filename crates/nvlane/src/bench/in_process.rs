@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Rates are per second of CPU time, so that other work on the core does not count.
-//! Beside them, a bare copy of random 4 KiB blocks: what reading memory cannot be faster than.
+//! Beside them, a bare copy of random 4 KiB blocks, and zeroes written over as many buffers: what reading memory, or a
+//! null volume, into a buffer cannot be faster than. What is lent writes nothing.
 
 use super::exchange::Region;
 use super::report::{Bars, Report, Table, median};
@@ -38,8 +39,22 @@ const ROUNDS_PER_LOOK: usize = 64;
 /// Layers put above the null volume.
 const LAYERS: usize = 3;
 
-/// The volume whose reads are a copy each.
-const COPIED: &str = "memory";
+/// What is done without a volume, what of a read's data that is, and the volumes that are compared with it: their names,
+/// and whether they lend what is read.
+const KINDS: [(Bare, &str, &str, &[(&str, bool)]); 2] = [
+    (Bare::Copy, "bare_copy", "of_copy", &[("memory", false), ("memory_lent", true)]),
+    (
+        Bare::Zeroes,
+        "bare_zeroes",
+        "of_zeroes",
+        &[
+            ("null", false),
+            ("null_three_layers", false),
+            ("null_lent", true),
+            ("null_lent_three_layers", true),
+        ],
+    ),
+];
 
 /// The scenario.
 pub struct InProcess;
@@ -50,7 +65,7 @@ impl Scenario for InProcess {
     }
 
     fn about(&self) -> &'static str {
-        "null and memory volumes in process, on one core, beside a bare copy"
+        "null and memory volumes in process, on one core, beside a bare copy and bare zeroes"
     }
 
     fn run(&self, options: &Options) -> anyhow::Result<Report> {
@@ -62,37 +77,28 @@ impl Scenario for InProcess {
         };
         let window = Duration::from_millis(window);
         let reactor = Reactor::new(&Config::default())?;
-        let null = || Null::open(bytes, 12, None);
-        let stack = (0..LAYERS).try_fold(null()? as Arc<dyn Namespace>, |below, _| {
-            Linear::new(vec![below]).map(|layer| layer as Arc<dyn Namespace>)
-        })?;
-        let cases: [(&str, Arc<dyn Namespace>, bool); 4] = [
-            ("null", null()?, false),
-            ("null_three_layers", stack, false),
-            (COPIED, memory(bytes)?, false),
-            ("memory_lent", memory(bytes)?, true),
-        ];
         let mut report = Report::new(self.name());
-        let (rows, bars, beside) = (Vec::new(), Vec::new(), None);
-        let mut bench = Bench { report: &mut report, rows, bars, beside };
-        let mut limit = None;
-        // What it is compared with is measured with it.
-        if options.wants("bare_copy") || options.wants(COPIED) {
-            bench.beside = Some("bare_copy");
-            let copy = Copy::new(bytes)?;
-            let copies =
-                (0..windows).map(|seed| copy.window(window, seed)).collect::<Result<_, _>>()?;
-            limit = Some(bench.add("bare_copy", copies, None));
-        }
-        for (name, namespace, lent) in cases {
-            if !options.wants(name) {
+        let (rows, bars) = (Vec::new(), Vec::new());
+        let mut bench = Bench { report: &mut report, rows, bars };
+        for (bare, beside, share, volumes) in KINDS {
+            let mut wanted = volumes.iter().filter(|(name, _)| options.wants(name)).peekable();
+            // What is compared with it is measured with it.
+            if !options.wants(beside) && wanted.peek().is_none() {
                 continue;
             }
-            heed()?;
-            let load = Load::new(&reactor, namespace, bytes, lent)?;
-            let rates =
-                (0..windows).map(|seed| load.window(window, seed)).collect::<Result<_, _>>()?;
-            bench.add(name, rates, limit.filter(|_| name == COPIED));
+            let buffers = Buffers::new(bytes, bare)?;
+            let rates = (0..windows).map(|seed| buffers.window(window, seed));
+            let rate = bench.add(beside, beside, rates.collect::<Result<_, _>>()?);
+            for (name, lent) in wanted {
+                heed()?;
+                let load = Load::new(&reactor, volume(name, bytes)?, bytes, *lent)?;
+                let rates = (0..windows).map(|seed| load.window(window, seed));
+                let of = bench.add(name, beside, rates.collect::<Result<_, _>>()?) / rate;
+                // Who lends does none of it.
+                if !lent {
+                    bench.compare(name, share, of);
+                }
+            }
         }
         let Bench { rows, bars, .. } = bench;
         report.tables.push(Table {
@@ -100,7 +106,9 @@ impl Scenario for InProcess {
             columns: vec!["volume", "M reads/s", "ns per read", "slowest window", "fastest"],
             rows,
         });
-        report.bars.push(Bars { title: "rate, the bare copy is 1".into(), bars });
+        report
+            .bars
+            .push(Bars { title: "rate, the bare copy and the bare zeroes are 1".into(), bars });
         Ok(report)
     }
 }
@@ -109,20 +117,15 @@ struct Bench<'a> {
     report: &'a mut Report,
     rows: Vec<Vec<String>>,
     bars: Vec<(String, f64, String)>,
-    /// What was measured in the same run.
-    beside: Option<&'static str>,
 }
 
 impl Bench<'_> {
-    fn add(&mut self, name: &str, rates: Vec<f64>, limit: Option<f64>) -> f64 {
+    /// A row, measured in the same run as the one `beside` it: its rate.
+    fn add(&mut self, name: &str, beside: &str, rates: Vec<f64>) -> f64 {
         let rate = median(rates.iter().copied());
         let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
         let fastest = rates.iter().copied().fold(0.0, f64::max);
         self.report.figure(format!("{name}_read_miops"), rate / 1e6);
-        if let Some(limit) = limit {
-            self.report.figure(format!("{name}_read_of_copy"), rate / limit);
-            self.bars.push((name.to_owned(), rate / limit, format!("{:.2} M/s", rate / 1e6)));
-        }
         self.rows.push(vec![
             name.to_owned(),
             format!("{:.2}", rate / 1e6),
@@ -136,16 +139,28 @@ impl Bench<'_> {
             "block_bytes": BLOCK_BYTES,
             "queue_depth": DEPTH,
             "iops": rate,
-            "beside": self.beside,
+            "beside": beside,
             "samples": rates,
         }));
         rate
     }
+
+    /// What share of the bare rate the volume has.
+    fn compare(&mut self, name: &str, share: &str, of: f64) {
+        self.report.figure(format!("{name}_read_{share}"), of);
+        self.bars.push((name.to_owned(), of, format!("{of:.2}")));
+    }
 }
 
-fn memory(bytes: u64) -> anyhow::Result<Arc<dyn Namespace>> {
-    let options = MemoryOptions { bytes, block_shift: 12, cores: 1, lend: true, uuid: None };
-    Ok(Memory::open(options)?)
+/// The volume of that name.
+fn volume(name: &str, bytes: u64) -> anyhow::Result<Arc<dyn Namespace>> {
+    if name.starts_with("memory") {
+        let options = MemoryOptions { bytes, block_shift: 12, cores: 1, lend: true, uuid: None };
+        return Ok(Memory::open(options)?);
+    }
+    let layers = if name.ends_with("three_layers") { LAYERS } else { 0 };
+    let null: Arc<dyn Namespace> = Null::open(bytes, 12, None)?;
+    (0..layers).try_fold(null, |below, _| Ok(Linear::new(vec![below])? as Arc<dyn Namespace>))
 }
 
 /// Takes completed requests back.
@@ -225,32 +240,47 @@ impl Load {
     }
 }
 
-/// Copies random blocks, and nothing else.
-struct Copy {
-    source: Region,
-    bytes: u64,
+/// What a read's data takes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bare {
+    /// Random blocks are copied.
+    Copy,
+    /// Zeroes are written.
+    Zeroes,
 }
 
-impl Copy {
-    fn new(bytes: u64) -> anyhow::Result<Copy> {
-        Ok(Copy { source: Region::new(bytes as usize)?, bytes })
+/// Fills as many buffers as there are requests, in turn, and does nothing else.
+struct Buffers {
+    source: Region,
+    blocks: u64,
+    bare: Bare,
+}
+
+impl Buffers {
+    fn new(bytes: u64, bare: Bare) -> anyhow::Result<Buffers> {
+        Ok(Buffers { source: Region::new(bytes as usize)?, blocks: bytes / BLOCK_BYTES, bare })
     }
 
     fn window(&self, time: Duration, seed: u64) -> anyhow::Result<f64> {
         let mut random = Random::new(seed);
         let mut target = vec![0; DEPTH * BLOCK_BYTES as usize];
-        let mut copies = 0u64;
+        let mut filled = 0u64;
         let (start, before) = (Instant::now(), usage::of_this_thread()?);
-        while copies == 0 || start.elapsed() < time {
+        while filled == 0 || start.elapsed() < time {
             for _ in 0..ROUNDS_PER_LOOK {
                 for target in target.chunks_exact_mut(BLOCK_BYTES as usize) {
-                    let from = (random.below(self.bytes / BLOCK_BYTES) * BLOCK_BYTES) as usize;
-                    target.copy_from_slice(self.source.slice(from, BLOCK_BYTES as usize));
+                    match self.bare {
+                        Bare::Copy => {
+                            let from = (random.below(self.blocks) * BLOCK_BYTES) as usize;
+                            target.copy_from_slice(self.source.slice(from, BLOCK_BYTES as usize));
+                        }
+                        Bare::Zeroes => target.fill(0),
+                    }
                     std::hint::black_box(&target);
-                    copies += 1;
+                    filled += 1;
                 }
             }
         }
-        Ok(copies as f64 / usage::of_this_thread()?.since(before).cpu.as_secs_f64())
+        Ok(filled as f64 / usage::of_this_thread()?.since(before).cpu.as_secs_f64())
     }
 }

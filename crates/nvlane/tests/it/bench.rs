@@ -390,10 +390,15 @@ fn people_get_tables() {
 }
 
 #[test]
-fn volumes_in_process_are_measured_beside_a_bare_copy() {
-    let volumes = ["bare_copy", "null", "null_three_layers", "memory", "memory_lent"];
-    let mut names = volumes.map(|volume| format!("{volume}_read_miops")).to_vec();
-    names.push("memory_read_of_copy".to_owned());
+fn volumes_in_process_are_measured_beside_what_their_data_takes() {
+    let copied = ["bare_copy", "memory", "memory_lent"];
+    let zeroed =
+        ["bare_zeroes", "null", "null_three_layers", "null_lent", "null_lent_three_layers"];
+    let volumes = [&copied[..], &zeroed].concat();
+    let mut names: Vec<String> =
+        volumes.iter().map(|volume| format!("{volume}_read_miops")).collect();
+    let shares = ["memory_read_of_copy", "null_read_of_zeroes", "null_three_layers_read_of_zeroes"];
+    names.extend(shares.map(str::to_owned));
     let Some(report) = tiny("namespace", &names) else { return };
     for name in &names {
         assert!(report["figures"][name].as_f64().unwrap() > 0.0, "{name}: {report}");
@@ -401,9 +406,10 @@ fn volumes_in_process_are_measured_beside_a_bare_copy() {
     let rows = report["rows"].as_array().unwrap();
     let measured: Vec<&str> = rows.iter().map(|row| row["volume"].as_str().unwrap()).collect();
     assert_eq!(measured, volumes);
-    for row in rows {
+    for (row, volume) in rows.iter().zip(volumes) {
         let samples = row["samples"].as_array().unwrap();
-        assert!(!samples.is_empty() && row["beside"] == "bare_copy", "{row}");
+        let beside = if copied.contains(&volume) { copied[0] } else { zeroed[0] };
+        assert!(!samples.is_empty() && row["beside"] == beside, "{row}");
         assert!(samples.iter().all(|rate| rate.as_f64().unwrap() > 0.0), "{row}");
     }
 }
