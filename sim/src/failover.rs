@@ -22,10 +22,11 @@
 //! back once the peer has closed the old connection and it has settled, or after the silence that
 //! [`association::Association::quiet`] names. What a portal does with commands in flight when it
 //! hangs up is its contract: first they are carried out, then it closes the connection, or they
-//! never are. Every second portal has not signed it, as nvmet has not: its commands end within the
+//! never are. One that has stood still for longer than hosts wait ends their connections unread. Every second portal has not signed it, as nvmet has not: its commands end within the
 //! Command Quiesce Time that it reports, whatever became of their connection. [`Breach`] breaks such rules on purpose, to see that the checker notices.
 
 mod faults;
+mod freeze;
 mod host;
 mod layer;
 mod network;
@@ -75,6 +76,8 @@ pub enum Breach {
     Lingering,
     /// The same, and portals keep a connection that was silent beyond the keep alive timeout.
     NoKeepAlive,
+    /// Portals that have stood still carry out what had come meanwhile, for however long that was.
+    Stale,
 }
 
 /// What came out of a run.
@@ -148,7 +151,8 @@ pub fn run(seed: u64, breach: Breach) -> Report {
     let policy = Policy::ALL[random.below(5) as usize];
     let settings = Settings { policy, ..Settings::default() };
     let faulty = count - (seed % 2) as usize;
-    let faults = faults::plan(&mut random, faulty);
+    let drains = |path: usize| (seed / 2 + path as u64).is_multiple_of(2);
+    let faults = faults::plan(&mut random, faulty, drains);
     let ctrl_loss_tmo = (seed % 4 == 3).then_some(Duration::from_secs(1));
     let mut world = World {
         agenda: Agenda::default(),
@@ -156,9 +160,7 @@ pub fn run(seed: u64, breach: Breach) -> Report {
         links: (0..count).map(|path| Link::new(&faults, path)).collect(),
         faults,
         wires: Vec::new(),
-        portals: (0..count)
-            .map(|path| Portal::new((seed / 2 + path as u64).is_multiple_of(2)))
-            .collect(),
+        portals: (0..count).map(|path| Portal::new(drains(path))).collect(),
         paths: (0..count).map(|_| Path::new(ctrl_loss_tmo)).collect(),
         layer: Layer::new(count, settings, Arc::new(Shared::default()), seed),
         ops: Vec::new(),
@@ -236,6 +238,8 @@ impl World {
             FaultKind::Kill if begins => self.kill(path, true),
             FaultKind::PowerOff if begins => self.kill(path, false),
             FaultKind::Kill | FaultKind::PowerOff => self.portals[path].revive(),
+            FaultKind::Freeze if begins => self.freeze(path),
+            FaultKind::Freeze => self.wake(path),
             FaultKind::Slow => self.portals[path].is_slow = begins,
             FaultKind::Reset if begins => self.reset_connections(path),
             FaultKind::Reset => {}

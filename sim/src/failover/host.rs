@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// From one look at old connections and slow commands to the next.
 const SCAN_NS: u64 = 10 * MS;
+/// Keep alive time-out of an association.
+pub const KEEP_ALIVE_NS: u64 = 2_000 * MS;
 /// A command takes too long.
 const IO_TIMEOUT_NS: u64 = 4_000 * MS;
 /// After Abort it has so long.
@@ -54,7 +56,7 @@ impl Path {
         let config = Config {
             ctrl_loss_tmo,
             io_queues: 1,
-            keep_alive_tmo: Duration::from_secs(2),
+            keep_alive_tmo: Duration::from_nanos(KEEP_ALIVE_NS),
             reconnect_delay: Duration::from_millis(200),
             admin_timeout: Duration::from_secs(3),
             ..Config::new(NQN, "nqn.2026-01.org.example:host", [7; 16])

@@ -1,5 +1,6 @@
 //! The target's side of a path: the real `subsystem::Target`, and a device that takes its time.
 
+use super::freeze::Frozen;
 use super::network::{Packet, PortalEnd};
 use super::{Breach, Event, World};
 use crate::model::{MS, US};
@@ -34,13 +35,15 @@ pub struct Portal {
     /// The last life that ended with commands in flight that may be carried out.
     silent_end: u64,
     pub is_slow: bool,
+    /// The process stands still.
+    pub frozen: Option<Frozen>,
     timer: Option<Duration>,
 }
 
 /// A command that the device works on.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    wire: usize,
+    pub wire: usize,
     life: u64,
     cid: u16,
     block: usize,
@@ -61,6 +64,7 @@ impl Portal {
             life: 1,
             silent_end: 0,
             is_slow: false,
+            frozen: None,
             timer: None,
         }
     }
@@ -129,6 +133,15 @@ impl World {
             return;
         }
         self.wires[wire].unacknowledged -= 1;
+        match &mut self.portals[path].frozen {
+            Some(frozen) => frozen.unread.push((wire, packet, is_late)),
+            None => self.portal_takes(wire, packet, is_late),
+        }
+    }
+
+    /// A portal looks at what has arrived.
+    pub fn portal_takes(&mut self, wire: usize, packet: Packet, is_late: bool) {
+        let path = self.wires[wire].path;
         let (life, is_down) = (self.portals[path].life, self.portals[path].is_down);
         if matches!(packet, Packet::Syn) {
             if is_down {
@@ -232,11 +245,19 @@ impl World {
         if !is_of_now {
             return;
         }
+        let value = self.registers.stored(work.block);
+        match &mut self.portals[self.wires[work.wire].path].frozen {
+            Some(frozen) => frozen.done.push((work, value)),
+            None => self.portal_hears_of(work, value),
+        }
+    }
+
+    /// A portal looks at what its device has done: `value` is what the block held then.
+    pub fn portal_hears_of(&mut self, work: Work, value: u64) {
         let end = &mut self.wires[work.wire].portal;
         end.in_flight -= 1;
         let is_open = end.is_open;
         if is_open {
-            let value = self.registers.stored(work.block);
             let completion = Completion::new(work.cid, Status::SUCCESS, 0);
             self.send_down(work.wire, Packet::Answer { completion, data: Vec::new(), value });
         }
@@ -245,7 +266,7 @@ impl World {
 
     /// The host sends nothing more: what was begun is finished, then the portal closes too; or the other
     /// way round where it does not drain.
-    fn portal_hears_the_end(&mut self, wire: usize) {
+    pub fn portal_hears_the_end(&mut self, wire: usize) {
         self.wires[wire].portal.is_closing = true;
         self.close_when_done(wire);
     }
@@ -315,13 +336,22 @@ impl World {
 
     /// Open wires of a controller, of one of its queues or of all.
     fn wires_of(&self, path: usize, controller: ControllerId, queue: Option<u16>) -> Vec<usize> {
+        self.connected(path, |(id, found)| {
+            id == controller && queue.is_none_or(|queue| queue == found)
+        })
+    }
+
+    /// Open wires of the controllers and queues that are wanted.
+    pub fn connected(
+        &self,
+        path: usize,
+        wanted: impl Fn((ControllerId, u16)) -> bool,
+    ) -> Vec<usize> {
         let life = self.portals[path].life;
         let belongs = |number: &usize| {
             let wire = &self.wires[*number];
             let end = &wire.portal;
-            let named = end.controller.is_some_and(|(id, found)| {
-                id == controller && queue.is_none_or(|queue| queue == found)
-            });
+            let named = end.controller.is_some_and(&wanted);
             wire.path == path && end.is_open && end.life == life && named
         };
         (0..self.wires.len()).filter(belongs).collect()
@@ -330,7 +360,7 @@ impl World {
     pub fn portal_timer(&mut self, path: usize) {
         let (now, portal) = (self.now(), &mut self.portals[path]);
         portal.timer = None;
-        if !portal.is_off && !portal.is_down {
+        if !portal.is_off && !portal.is_down && portal.frozen.is_none() {
             portal.target.handle_timeout(now);
             self.pump_portal(path);
         }
