@@ -2,12 +2,19 @@
 # limit: 1800
 # Subsystems and namespaces that come and go: what discovery says, what a connected host is left
 # with. Of blktests' nvme group this stands for 002, 016, 017, 030, 031, 051, 052 and 058, most of
-# which it can only ask of the kernel's own target.
+# which it can only ask of the kernel's own target. Namespaces are memory and files in turn, and a block device.
 . "$(dirname "$0")/harness.sh"
 
 count=$((FULL ? 1000 : 60))
 volumes=()
-for ((nsid = 1; nsid <= count; nsid++)); do volumes+=(mem:1M); done
+mkdir -p "$SCRATCH/churn"
+for ((nsid = 1; nsid <= count; nsid++)); do
+    ((nsid % 2)) && volumes+=(mem:1M) || volumes+=("$SCRATCH/churn/$nsid.img?size=1M&create")
+done
+# What comes and goes.
+truncate -s 2M "$SCRATCH/churn/spare.img" "$SCRATCH/churn/loop.img"
+loop=$(losetup -f --show --direct-io=on "$SCRATCH/churn/loop.img")
+spares=(mem:2M "$SCRATCH/churn/spare.img" "$loop" "file:$SCRATCH/churn/spare.img")
 serve "${volumes[@]}"
 log() { nvme discover -t tcp -a 127.0.0.1 -s "$PORT" -o json >"$WORK/log.json"; }
 generation() { log && jq .genctr <"$WORK/log.json"; }
@@ -57,7 +64,7 @@ uuid=
 spare_disk() { grep -lxF "$uuid" /sys/block/nvme*n*/uuid | sed -nE 's,/sys/block/(nvme[0-9]+n[0-9]+)/uuid,/dev/\1,p' | grep .; }
 for n in 1 2 3 4; do
     uuid=0000000$n-0000-4000-8000-000000000001
-    ctl volume add mem:2M --nsid "$spare" --uuid "$uuid" >/dev/null
+    ctl volume add "${spares[n - 1]}" --nsid "$spare" --uuid "$uuid" >/dev/null
     await $((30 + count / 10)) spare_disk
     dd if=/dev/urandom of="$(spare_disk)" bs=64k count=4 oflag=direct status=none
     # In the next round another namespace has the same id, before or after the host looks.
@@ -69,7 +76,7 @@ await $((30 + count / 10)) all_there
 fight() {
     local _
     for _ in 1 2 3 4 5; do
-        ctl volume add mem:2M --nsid "$spare" --uuid "$uuid" || true
+        ctl volume add "$SCRATCH/churn/spare.img" --nsid "$spare" --uuid "$uuid" || true
         ctl volume remove "$spare" || true
     done
 }
@@ -77,10 +84,11 @@ fight >/dev/null 2>&1 &
 fight >/dev/null 2>&1
 wait $!
 await $((30 + count / 10)) all_there
-ctl volume add mem:2M --nsid "$spare" --uuid "$uuid" >/dev/null
+ctl volume add "$loop" --nsid "$spare" --uuid "$uuid" >/dev/null
 await $((30 + count / 10)) spare_disk
 verified_io "$(spare_disk)" 2M --bssplit=4k/100
 is_live "$controller" || die "the controller is $(controller_state "$controller")"
 expect "the controller is the same" "$(controllers)" "$controller"
 disconnect
 stop
+losetup -d "$loop"
