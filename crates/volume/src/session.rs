@@ -291,6 +291,15 @@ impl Session {
         self.core.flights.take(done, most)
     }
 
+    /// The command that has completed first of those that wait to be reaped ([`Session::wait`]), if one does; spares a list
+    /// that is filled and emptied again. Hands nothing over, and sees nothing new: both are for [`Session::wait`] or
+    /// [`Session::flush`], once there are none. Volumes that complete what is submitted at once, such as memory, always have one for
+    /// who submits another for each.
+    #[inline]
+    pub fn reap_one(&self) -> Option<Done> {
+        self.core.flights.take_one()
+    }
+
     /// Hands over what was submitted, and sleeps until `min` commands wait to be reaped, or as many as
     /// there are if that is fewer; at most for `timeout`. Returns how many wait.
     pub fn wait(&self, min: usize, timeout: Option<Duration>) -> usize {

@@ -19,7 +19,6 @@ const READS: u8 = 2;
 /// All places. It is the sink of every command, and knows no queue but through the places, so that nothing holds
 /// itself.
 pub(super) struct Flights {
-    me: Weak<Flights>,
     places: RefCell<Vec<Place>>,
     free: RefCell<Vec<u32>>,
     /// Places of commands that have ended, in that order.
@@ -71,8 +70,7 @@ impl Flights {
     pub(super) fn new(depth: usize) -> Rc<Flights> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let place = |_| Place { request: Some(Request::new()), ..Place::default() };
-        Rc::new_cyclic(|me| Flights {
-            me: me.clone(),
+        Rc::new(Flights {
             places: RefCell::new((0..depth).map(place).collect()),
             // The lowest first, as they are warm.
             free: RefCell::new((0..depth as u32).rev().collect()),
@@ -143,7 +141,7 @@ impl Flights {
     #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
     #[inline]
     pub(super) fn start(
-        &self,
+        self: &Rc<Self>,
         open: &Rc<Open>,
         reactor: &Reactor,
         submission: Submission,
@@ -195,7 +193,7 @@ impl Flights {
     #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
     #[cold]
     fn start_pieces(
-        &self,
+        self: &Rc<Self>,
         open: &Rc<Open>,
         reactor: &Reactor,
         index: u32,
@@ -244,7 +242,7 @@ impl Flights {
     #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
     #[inline(never)]
     fn start_copied(
-        &self,
+        self: &Rc<Self>,
         open: &Rc<Open>,
         reactor: &Reactor,
         index: u32,
@@ -279,7 +277,7 @@ impl Flights {
     /// Sends a Copy with its ranges, or completes it with what is wrong with it.
     #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
     fn start_copy(
-        &self,
+        self: &Rc<Self>,
         open: &Rc<Open>,
         index: u32,
         mut submission: Submission,
@@ -310,7 +308,7 @@ impl Flights {
 
     /// Sends a Copy that is one of a group, of ranges of this session: the number of places was looked at before.
     pub(super) fn start_member(
-        &self,
+        self: &Rc<Self>,
         open: &Rc<Open>,
         submission: Submission,
         ranges: &Ranges,
@@ -330,7 +328,7 @@ impl Flights {
 
     #[expect(clippy::too_many_arguments, reason = "one function for what both kinds of Copy share")]
     fn launch(
-        &self,
+        self: &Rc<Self>,
         open: &Rc<Open>,
         index: u32,
         submission: Submission,
@@ -370,9 +368,9 @@ impl Flights {
     }
 
     #[inline]
-    fn send(&self, open: &Open, index: u32, mut request: Box<Request>, admin: bool) {
+    fn send(self: &Rc<Self>, open: &Open, index: u32, mut request: Box<Request>, admin: bool) {
         self.in_flight.set(self.in_flight.get() + 1);
-        request.push(self.me.upgrade().expect("the session has it"), u64::from(index));
+        request.push(Rc::clone(self) as Rc<dyn Sink>, u64::from(index));
         if admin {
             open.sides.queue.submit_admin(request)
         } else {
@@ -456,25 +454,27 @@ impl Flights {
     pub(super) fn take(&self, done: &mut Vec<Done>, most: usize) -> usize {
         self.release_silent();
         let count = self.ready().min(most);
-        done.reserve(count);
-        for _ in 0..count {
-            let index = self.ready.borrow_mut().pop_front();
-            let index = index.expect("nobody else takes them, and none is taken back");
-            let mut places = self.places.borrow_mut();
-            let place = &mut places[index as usize];
-            if place.is_plain {
-                let open = place.open.take().expect("a command that was taken has its volume");
-                done.push(place.give_back_plain(open.id));
-                drop(places);
-                // It may be the last of a volume that was dropped.
-                drop(open);
-                self.free.borrow_mut().push(index);
-                continue;
-            }
-            drop(places);
-            done.push(self.take_whole(index));
-        }
+        done.extend(std::iter::from_fn(|| self.take_one()).take(count));
         count
+    }
+
+    /// Takes the command that has ended first, and makes its place free.
+    #[inline]
+    pub(super) fn take_one(&self) -> Option<Done> {
+        let index = self.ready.borrow_mut().pop_front()?;
+        let mut places = self.places.borrow_mut();
+        let place = &mut places[index as usize];
+        if !place.is_plain {
+            drop(places);
+            return Some(self.take_whole(index));
+        }
+        let open = place.open.take().expect("a command that was taken has its volume");
+        let done = place.give_back_plain(open.id);
+        drop(places);
+        // It may be the last of a volume that was dropped.
+        drop(open);
+        self.free.borrow_mut().push(index);
+        Some(done)
     }
 
     /// Takes a command that is more than plain, and makes its place free.
@@ -631,13 +631,15 @@ fn fill<T>(place: &mut T, value: T) {
 /// Whether the command's memory lies where its volume's file cannot take it.
 #[inline]
 fn is_misplaced(submission: &Submission, bytes: usize, alignment: usize) -> bool {
-    let transfers = matches!(
-        submission.command.opcode,
-        opcode::io::READ | opcode::io::WRITE | opcode::io::COMPARE
-    );
+    let transfers = || {
+        matches!(
+            submission.command.opcode,
+            opcode::io::READ | opcode::io::WRITE | opcode::io::COMPARE
+        )
+    };
     alignment > 1
         && bytes > 0
-        && transfers
         && !submission.admin
+        && transfers()
         && !submission.data.as_ptr().addr().is_multiple_of(alignment)
 }

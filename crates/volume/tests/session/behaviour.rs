@@ -3,7 +3,7 @@
 use nvme::{Command, Status, opcode};
 use std::time::{Duration, Instant};
 use volume::session::{
-    Bytes, Done, Ranges, Reason, Session, SessionConfig, SessionError, Submission, Volume,
+    Bytes, Done, Ranges, RawBytes, Reason, Session, SessionConfig, SessionError, Submission, Volume,
 };
 
 /// Long enough for anything that happens at all.
@@ -64,6 +64,42 @@ fn the_same_calls_do_for_memory_and_files() {
         let done = execute(&session, &volume, Submission::read(3, 1, vec![1; 4096]));
         assert!(done.data.as_slice().iter().all(|byte| *byte == 0), "{uri}");
     }
+}
+
+#[test]
+fn what_waits_is_reaped_one_by_one() {
+    let session = session(3);
+    let volume = session.open("mem:1M?bs=4096").expect("memory");
+    assert!(session.reap_one().is_none());
+    for token in 0..3 {
+        volume.submit(Submission::write(token, 1, vec![9; 4096]).token(token)).expect("room");
+    }
+    session.wait(3, PATIENCE);
+    // In their order; the place of each is free again.
+    for token in 0..3 {
+        let done = session.reap_one().expect("it waits");
+        assert_eq!((done.token, done.status, done.data.len()), (token, Status::SUCCESS, 4096));
+        let wrong = Submission::read(1 << 20, 1, vec![0; 4096]).token(token + 3);
+        volume.submit(wrong).expect("room");
+    }
+    session.wait(3, PATIENCE);
+    let rest: Vec<Done> = std::iter::from_fn(|| session.reap_one()).collect();
+    let told: Vec<(u64, Status)> = rest.iter().map(|done| (done.token, done.status)).collect();
+    assert_eq!(told, [3, 4, 5].map(|token| (token, Status::LBA_OUT_OF_RANGE.dnr())));
+    assert_eq!(session.outstanding(), 0);
+    // What a file has to copy is more than plain.
+    let directory = tempfile::tempdir().expect("a directory");
+    let volume = session.open(&file(&directory, "a")).expect("a file");
+    let odd = vec![7; 4096 + 1];
+    let at = odd.as_ptr().addr();
+    // SAFETY: the vector outlives the command.
+    let raw = unsafe { RawBytes::new(odd.as_ptr().cast_mut().add(1), 4096, None) };
+    assert!(!(at + 1).is_multiple_of(4096));
+    volume.submit(Submission::write(0, 1, raw).token(8)).expect("room");
+    session.wait(1, PATIENCE);
+    let done = session.reap_one().expect("it waits");
+    assert_eq!((done.token, done.status), (8, Status::SUCCESS));
+    assert!(session.reap_one().is_none() && session.outstanding() == 0);
 }
 
 #[test]
