@@ -39,21 +39,34 @@ const ROUNDS_PER_LOOK: usize = 64;
 /// Layers put above the null volume.
 const LAYERS: usize = 3;
 
-/// What is done without a volume, what of a read's data that is, and the volumes that are compared with it: their names,
-/// and whether they lend what is read.
-const KINDS: [(Bare, &str, &str, &[(&str, bool)]); 2] = [
-    (Bare::Copy, "bare_copy", "of_copy", &[("memory", false), ("memory_lent", true)]),
-    (
-        Bare::Zeroes,
-        "bare_zeroes",
-        "of_zeroes",
-        &[
+/// Volumes that are compared with what is done without any.
+struct Kind {
+    bare: Bare,
+    /// The name of that, and of a volume's share of it.
+    beside: &'static str,
+    share: &'static str,
+    /// Their names, and whether they lend what is read.
+    volumes: &'static [(&'static str, bool)],
+}
+
+const KINDS: [Kind; 2] = [
+    Kind {
+        bare: Bare::Copy,
+        beside: "bare_copy",
+        share: "of_copy",
+        volumes: &[("memory", false), ("memory_lent", true)],
+    },
+    Kind {
+        bare: Bare::Zeroes,
+        beside: "bare_zeroes",
+        share: "of_zeroes",
+        volumes: &[
             ("null", false),
             ("null_three_layers", false),
             ("null_lent", true),
             ("null_lent_three_layers", true),
         ],
-    ),
+    },
 ];
 
 /// The scenario.
@@ -80,7 +93,7 @@ impl Scenario for InProcess {
         let mut report = Report::new(self.name());
         let (rows, bars) = (Vec::new(), Vec::new());
         let mut bench = Bench { report: &mut report, rows, bars };
-        for (bare, beside, share, volumes) in KINDS {
+        for Kind { bare, beside, share, volumes } in KINDS {
             let mut wanted = volumes.iter().filter(|(name, _)| options.wants(name)).peekable();
             // What is compared with it is measured with it.
             if !options.wants(beside) && wanted.peek().is_none() {
