@@ -33,6 +33,7 @@ mod copy;
 mod flights;
 mod groups;
 mod overlaps;
+mod places;
 mod submission;
 mod vectors;
 

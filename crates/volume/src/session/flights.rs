@@ -1,28 +1,21 @@
 //! Commands in flight, each in a place of its own that is used again: nothing is allocated per command.
 
-use super::check::NSID;
 use super::copy::{self, Ranges};
 use super::groups::{Ended, Groups, Member, Outcome};
+use super::places::{Freed, Places, fill};
 use super::{Bytes, Done, Open, Reason, Rejected, Submission, VolumeId};
 use namespace::copy::{Other, Sources};
 use namespace::{Data, Part, Request, Sink};
 use nvme::{Limits, Status, opcode};
-use reactor::{Buffer, BufferPool, Reactor};
+use reactor::{BufferPool, Reactor};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The bit of an opcode that tells that data goes to the host (NVMe Base 2.1, Figure 91).
-const READS: u8 = 2;
 
 /// All places. It is the sink of every command, and knows no queue but through the places, so that nothing holds
 /// itself.
 pub(super) struct Flights {
-    places: RefCell<Vec<Place>>,
-    free: RefCell<Vec<u32>>,
-    /// Places of commands that have ended, in that order.
-    ready: RefCell<VecDeque<u32>>,
+    places: RefCell<Places>,
     /// Places of commands that have ended and are not told of: their group is.
     silent: RefCell<Vec<u32>>,
     in_flight: Cell<usize>,
@@ -33,48 +26,12 @@ pub(super) struct Flights {
     opens: RefCell<Vec<(Weak<Open>, Weak<Other>)>>,
 }
 
-/// A command, from submission until it is reaped.
-#[derive(Default)]
-struct Place {
-    /// Rests here between commands, and after a command has ended.
-    request: Option<Box<Request>>,
-    /// Keeps the queue while a command of it is in flight.
-    open: Option<Rc<Open>>,
-    token: u64,
-    data: Bytes,
-    metadata: Bytes,
-    /// What stands in for `data` that lies badly.
-    copy: Option<Buffer>,
-    /// Rests here between Copies that come as bytes.
-    sources: Option<Box<Sources>>,
-    /// The Copy has come with ranges, and they go back to who submitted it.
-    returns_ranges: bool,
-    member: Option<Member>,
-    /// What is told of the whole group.
-    outcome: Option<Outcome>,
-    /// Of all that, the command has no more than its request, volume, token, data and metadata.
-    is_plain: bool,
-}
-
-/// What a place lets go of; nothing may be borrowed then, as it may be the last of a volume that was dropped.
-#[derive(Default)]
-struct Freed {
-    open: Option<Rc<Open>>,
-    sources: Option<Box<Sources>>,
-    /// They go back to who has submitted them.
-    returns_ranges: bool,
-}
-
 impl Flights {
     /// Places for `depth` commands.
     pub(super) fn new(depth: usize) -> Rc<Flights> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let place = |_| Place { request: Some(Request::new()), ..Place::default() };
         Rc::new(Flights {
-            places: RefCell::new((0..depth).map(place).collect()),
-            // The lowest first, as they are warm.
-            free: RefCell::new((0..depth as u32).rev().collect()),
-            ready: RefCell::new(VecDeque::with_capacity(depth)),
+            places: RefCell::new(Places::new(depth)),
             silent: RefCell::default(),
             in_flight: Cell::new(0),
             groups: Groups::default(),
@@ -108,8 +65,9 @@ impl Flights {
     }
 
     /// Commands that wait to be reaped.
+    #[inline]
     pub(super) fn ready(&self) -> usize {
-        self.ready.borrow().len()
+        self.places.borrow().ready()
     }
 
     /// Commands that have not ended.
@@ -124,7 +82,7 @@ impl Flights {
     /// How many commands could be started.
     pub(super) fn room(&self) -> usize {
         self.release_silent();
-        self.free.borrow().len()
+        self.places.borrow().room()
     }
 
     /// Begins a group of `count` commands; see [`Groups`].
@@ -146,10 +104,10 @@ impl Flights {
         reactor: &Reactor,
         submission: Submission,
     ) -> Result<(), Rejected> {
-        let free = self.free.borrow().last().copied();
+        let free = self.places.borrow().free();
         let free = free.or_else(|| {
             self.release_silent();
-            self.free.borrow().last().copied()
+            self.places.borrow().free()
         });
         let Some(index) = free else {
             return Err(Rejected { reason: Reason::Full, submission });
@@ -171,10 +129,9 @@ impl Flights {
         if checked.is_err() && submission.is_in_pieces() {
             return self.start_pieces(open, reactor, index, submission);
         }
-        self.free.borrow_mut().pop();
         let admin = submission.admin;
         let mut places = self.places.borrow_mut();
-        let place = &mut places[index as usize];
+        let place = places.begin(index);
         let mut request = place.take(open, submission);
         match checked {
             Ok(bytes) => place.lend(&mut request, bytes, reactor.buffers()),
@@ -212,10 +169,9 @@ impl Flights {
         {
             return self.start_copied(open, reactor, index, submission, bytes);
         }
-        self.free.borrow_mut().pop();
         let admin = submission.admin;
         let mut places = self.places.borrow_mut();
-        let place = &mut places[index as usize];
+        let place = places.begin(index);
         let mut request = place.take(open, submission);
         match checked {
             Ok(bytes) => {
@@ -258,10 +214,9 @@ impl Flights {
             // SAFETY: the data has as many bytes; the pool's memory is none of the caller's.
             unsafe { submission.data.copy_to(copy.as_mut_ptr(), copy.len()) };
         }
-        self.free.borrow_mut().pop();
         let admin = submission.admin;
         let mut places = self.places.borrow_mut();
-        let place = &mut places[index as usize];
+        let place = places.begin(index);
         let mut request = place.take(open, submission);
         place.lend(&mut request, 0, reactor.buffers());
         let (pointer, fixed) = (copy.as_mut_ptr(), copy.ensure_registered());
@@ -295,7 +250,7 @@ impl Flights {
         let (mut sources, read) = match ranges {
             Some(ranges) => (ranges.into_sources(), Ok(())),
             None => {
-                let spare = self.places.borrow_mut()[index as usize].sources.take();
+                let spare = self.places.borrow_mut().at(index).sources.take();
                 let mut sources = spare.unwrap_or_default();
                 let read = copy::read(&submission, open, &mut sources, |id| self.volume(id));
                 (sources, read)
@@ -314,8 +269,8 @@ impl Flights {
         ranges: &Ranges,
         member: Member,
     ) {
-        let index = *self.free.borrow().last().expect("there is room");
-        let spare = self.places.borrow_mut()[index as usize].sources.take();
+        let index = self.places.borrow().free().expect("there is room");
+        let spare = self.places.borrow_mut().at(index).sources.take();
         let mut sources = spare.unwrap_or_default();
         ranges.clone_into(&mut sources);
         let limits = open.sides.namespace.limits();
@@ -337,9 +292,8 @@ impl Flights {
         returns_ranges: bool,
         member: Option<Member>,
     ) {
-        self.free.borrow_mut().pop();
         let mut places = self.places.borrow_mut();
-        let place = &mut places[index as usize];
+        let place = places.begin(index);
         let mut request = place.take(open, submission);
         (place.returns_ranges, place.member) = (returns_ranges, member);
         match checked {
@@ -362,7 +316,7 @@ impl Flights {
     fn take_back(&self, request: &mut Request, index: u64) {
         for data in [&mut request.data, &mut request.metadata] {
             if let Data::Sources(sources) = std::mem::take(data) {
-                self.places.borrow_mut()[index as usize].sources = Some(sources);
+                self.places.borrow_mut().at(index as u32).sources = Some(sources);
             }
         }
     }
@@ -388,12 +342,11 @@ impl Flights {
     #[inline]
     fn ended(&self, index: u32, request: Box<Request>) {
         let mut places = self.places.borrow_mut();
-        let place = &mut places[index as usize];
+        let place = places.at(index);
         debug_assert!(place.request.is_none(), "it was below");
         if place.is_plain {
             fill(&mut place.request, Some(request));
-            drop(places);
-            return self.ready.borrow_mut().push_back(index);
+            return places.end(index);
         }
         drop(places);
         self.ended_whole(index, request);
@@ -403,7 +356,7 @@ impl Flights {
     #[inline(never)]
     fn ended_whole(&self, index: u32, request: Box<Request>) {
         let mut places = self.places.borrow_mut();
-        let place = &mut places[index as usize];
+        let place = places.at(index);
         let (status, result) = (request.status, request.result);
         place.request = Some(request);
         if let Some(member) = place.member.take() {
@@ -417,8 +370,7 @@ impl Flights {
                 }
             }
         }
-        drop(places);
-        self.ready.borrow_mut().push_back(index);
+        places.end(index);
     }
 
     /// Makes the places free of commands that nobody reaps.
@@ -433,7 +385,7 @@ impl Flights {
     fn release_all_silent(&self) {
         loop {
             let Some(index) = self.silent.borrow_mut().pop() else { return };
-            let (ended, freed) = self.places.borrow_mut()[index as usize].give_back();
+            let (ended, freed) = self.places.borrow_mut().at(index).give_back();
             self.release(index, freed);
             drop(ended);
         }
@@ -445,9 +397,9 @@ impl Flights {
         drop(freed.open);
         if let Some(mut sources) = freed.sources {
             sources.ranges.clear();
-            self.places.borrow_mut()[index as usize].sources = Some(sources);
+            self.places.borrow_mut().at(index).sources = Some(sources);
         }
-        self.free.borrow_mut().push(index);
+        self.places.borrow_mut().release(index);
     }
 
     /// Appends at most `most` commands that have ended to `done`, and makes their places free.
@@ -461,26 +413,26 @@ impl Flights {
     /// Takes the command that has ended first, and makes its place free.
     #[inline]
     pub(super) fn take_one(&self) -> Option<Done> {
-        let index = self.ready.borrow_mut().pop_front()?;
         let mut places = self.places.borrow_mut();
-        let place = &mut places[index as usize];
+        let index = places.take_ended()?;
+        let place = places.at(index);
         if !place.is_plain {
             drop(places);
             return Some(self.take_whole(index));
         }
         let open = place.open.take().expect("a command that was taken has its volume");
         let done = place.give_back_plain(open.id);
+        places.release(index);
         drop(places);
         // It may be the last of a volume that was dropped.
         drop(open);
-        self.free.borrow_mut().push(index);
         Some(done)
     }
 
     /// Takes a command that is more than plain, and makes its place free.
     #[inline(never)]
     fn take_whole(&self, index: u32) -> Done {
-        let (mut ended, mut freed) = self.places.borrow_mut()[index as usize].give_back();
+        let (mut ended, mut freed) = self.places.borrow_mut().at(index).give_back();
         if freed.returns_ranges
             && let Some(sources) = freed.sources.take()
         {
@@ -496,18 +448,19 @@ impl Flights {
         let sides = self.opens.take().into_iter().filter_map(|(_, sides)| sides.upgrade());
         let sides: Vec<Rc<Other>> = sides.collect();
         sides.iter().for_each(|sides| sides.queue.forget());
-        let count = self.places.borrow().len();
+        let count = self.places.borrow().count();
         for index in 0..count {
             // Queues first, when nothing is borrowed: they may complete what they still hold.
             let (open, sources) = {
-                let place = &mut self.places.borrow_mut()[index];
+                let mut places = self.places.borrow_mut();
+                let place = places.at(index);
                 (place.open.take(), place.sources.take())
             };
             drop((open, sources));
         }
         drop(sides);
         for index in 0..count {
-            let place = std::mem::take(&mut self.places.borrow_mut()[index]);
+            let place = std::mem::take(self.places.borrow_mut().at(index));
             drop(place);
         }
     }
@@ -527,105 +480,6 @@ impl Sink for Flights {
         self.in_flight.set(self.in_flight.get() - 1);
         self.ended(state as u32, request);
     }
-}
-
-impl Place {
-    /// Takes in a command; gives the request that is to carry it.
-    #[inline]
-    fn take(&mut self, open: &Rc<Open>, submission: Submission) -> Box<Request> {
-        debug_assert!(self.is_empty(), "a free place has nothing but its request");
-        self.is_plain = submission.command.opcode != opcode::io::COPY;
-        fill(&mut self.data, submission.data);
-        fill(&mut self.metadata, submission.metadata);
-        fill(&mut self.open, Some(Rc::clone(open)));
-        self.token = submission.token;
-        let mut request = self.request.take().expect("a free place has its request");
-        request.command = submission.command;
-        if !submission.admin {
-            request.command.nsid = NSID.into();
-        }
-        request.timeout_ms = submission.timeout_ms;
-        (request.status, request.result) = (Status::SUCCESS, 0);
-        request
-    }
-
-    /// Whether it holds nothing of a command.
-    fn is_empty(&self) -> bool {
-        let has_memory = !matches!((&self.data, &self.metadata), (Bytes::None, Bytes::None));
-        !has_memory && self.copy.is_none() && self.open.is_none()
-    }
-
-    /// Gives the request the first `bytes` of the data, and the metadata.
-    #[inline]
-    fn lend(&mut self, request: &mut Request, bytes: usize, pool: &BufferPool) {
-        debug_assert!(matches!((&request.data, &request.metadata), (Data::None, Data::None)));
-        // SAFETY: the memory rests in this place until the command was completed, or until nobody is left who
-        // could use it (`Flights::forget`); a vector's bytes do not move with it.
-        unsafe {
-            if bytes > 0 {
-                let (pointer, fixed) = self.data.place(pool);
-                fill(&mut request.data, Data::Part(Part::new(pointer, bytes, fixed)));
-            }
-            let len = match &self.metadata {
-                // Of commands that have none, or they would have been refused.
-                Bytes::None | Bytes::Vectors(_) => 0,
-                metadata => metadata.piece_len(),
-            };
-            if len > 0 {
-                let (pointer, fixed) = self.metadata.place(pool);
-                fill(&mut request.metadata, Data::Part(Part::new(pointer, len, fixed)));
-            }
-        }
-    }
-
-    /// What became of a command on `volume` that is nothing but plain.
-    #[inline]
-    fn give_back_plain(&mut self, volume: VolumeId) -> Done {
-        let request = self.request.as_ref().expect("a command that has ended is back");
-        Done {
-            volume,
-            token: self.token,
-            status: request.status,
-            result: request.result,
-            data: std::mem::take(&mut self.data),
-            metadata: std::mem::take(&mut self.metadata),
-        }
-    }
-
-    /// What became of the command, and what the place lets go of.
-    fn give_back(&mut self) -> (Done, Freed) {
-        let request = self.request.as_ref().expect("a command that has ended is back");
-        let (mut status, mut result) = (request.status, request.result);
-        let is_copy = request.command.opcode == opcode::io::COPY;
-        let mut data = std::mem::take(&mut self.data);
-        if let Some(copy) = self.copy.take()
-            && status.is_success()
-            && request.command.opcode & READS != 0
-        {
-            // SAFETY: the data has as many bytes; the pool's memory is none of the caller's.
-            unsafe { data.copy_from(copy.as_ptr(), copy.len()) };
-        }
-        let open = self.open.take();
-        let mut volume = open.as_ref().map_or(VolumeId(0), |open| open.id);
-        if let Some(outcome) = self.outcome.take() {
-            (status, result) = (outcome.status, u64::from(outcome.failed));
-            volume = outcome.volume;
-        }
-        let returns_ranges = std::mem::take(&mut self.returns_ranges);
-        let metadata = std::mem::take(&mut self.metadata);
-        // The room for ranges rests here meanwhile.
-        let sources = if is_copy { self.sources.take() } else { None };
-        (
-            Done { volume, token: self.token, status, result, data, metadata },
-            Freed { open, sources, returns_ranges },
-        )
-    }
-}
-
-/// Puts `value` where nothing is that would have to be dropped: it is not looked for.
-#[inline]
-fn fill<T>(place: &mut T, value: T) {
-    std::mem::forget(std::mem::replace(place, value));
 }
 
 /// Whether the command's memory lies where its volume's file cannot take it.
