@@ -271,6 +271,8 @@ struct Buffers {
 
 impl Buffers {
     fn new(bytes: u64, bare: Bare) -> anyhow::Result<Buffers> {
+        // Zeroes come from nowhere.
+        let bytes = if bare == Bare::Copy { bytes } else { BLOCK_BYTES };
         Ok(Buffers { source: Region::new(bytes as usize)?, blocks: bytes / BLOCK_BYTES, bare })
     }
 

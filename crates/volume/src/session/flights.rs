@@ -406,6 +406,7 @@ impl Flights {
     pub(super) fn take(&self, done: &mut Vec<Done>, most: usize) -> usize {
         self.release_silent();
         let count = self.ready().min(most);
+        done.reserve(count);
         done.extend(std::iter::from_fn(|| self.take_one()).take(count));
         count
     }
