@@ -239,11 +239,13 @@ const IDLE: Bench = Bench {
 };
 
 /// As asked for, of one core: millions of reads per second of its time, by a volume that does nothing, by the same below
-/// three layers, and by memory. Into buffers a volume that does nothing writes zeroes, which processors do 9 to 50 million times
-/// a second: of that it is to have most.
+/// three layers, and by memory. Into buffers a volume that does nothing writes zeroes, which alone an Intel processor does 9 to 10.5
+/// million times a second: there the first two are missed, and what is held is the share of that, and what is lent.
 const IN_PROCESS: Bench = Bench {
     scenario: "namespace",
     bounds: &[
+        ("null_read_miops", 10.0, NO_MOST),
+        ("null_three_layers_read_miops", 10.0, NO_MOST),
         ("null_lent_read_miops", 10.0, NO_MOST),
         ("null_lent_three_layers_read_miops", 10.0, NO_MOST),
         ("null_read_of_zeroes", 0.6, NO_MOST),
