@@ -48,7 +48,7 @@ modprobe -r nbd 2>/dev/null || true
 mend nbd absent
 modprobe null_blk poll_queues=0
 await 20 test -b /dev/nullb0
-mend poll_queues absent /dev/nullb0
+mend poll_queues absent echo /dev/nullb0
 before=$(sysctl -n fs.aio-max-nr)
 sysctl -qw fs.aio-max-nr=0
 mend aio absent

@@ -154,7 +154,7 @@ expect_match "polling in vain" "$("$NVLANE" info "$plain?poll" 2>&1)" 'no poll q
 expect_match "the warning" "$(<"$WORK/said")" 'WARN.*no poll queues.*poll_queues='
 block_commands "$plain?poll" 0 >/dev/null
 expect "queues of polling in vain" "$(queues_of "$plain?poll")" '1 0'
-mend poll_queues absent "$plain"
+mend poll_queues absent device_now nvlane-plain 1
 plain=$(device nvlane-plain 1)
 zoned=$(device nvlane-zoned 1)
 block=/dev/nvme${plain#/dev/ng}

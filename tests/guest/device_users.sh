@@ -46,7 +46,7 @@ own=$NVLANE
 of_nobody() { as_nobody "$own" "$@"; }
 NVLANE=of_nobody
 id() { echo nobody; }
-mend char_device missing "$plain"
+mend char_device missing echo "$plain"
 expect "writing then" "$(state char_device_write "$plain")" ok
 unset -f id
 NVLANE=$own

@@ -256,10 +256,17 @@ state() {
     jq -r --arg name "$1" '.checks[] | select(.name == $name) | .state' "$WORK/doctor.json"
 }
 
-# mend NAME STATE [VOLUME]: it is not there; then that is done which is said to mend it. It is root who runs it here.
+# mend NAME STATE [COMMAND...]: it is not there; then that is done which is said to mend it. It is root who runs it here.
+# The command says of which volume, each time anew: a driver that is loaded again may give its devices other names.
 mend() {
-    expect "$1 at first" "$(state "$1" "${@:3}")" "$2"
-    local how module until late=0
+    local how module until late=0 command=("${@:3}")
+    # state_now: of the volume as it is called now
+    state_now() {
+        local volume=()
+        if ((${#command[@]})); then volume=("$("${command[@]}" 2>/dev/null)") || return 0; fi
+        state "$1" "${volume[@]}"
+    }
+    expect "$1 at first" "$(state_now "$1")" "$2"
     how=$(jq -r --arg name "$1" '.checks[] | select(.name == $name) | .mend' "$WORK/doctor.json")
     # What follows in parentheses is for people.
     how=${how%%   (*}
@@ -273,7 +280,7 @@ mend() {
     ) || die "the mend of $1 fails: $how"
     # Devices take a while to appear.
     until=$((SECONDS + 60))
-    until [[ $(state "$1" "${@:3}") == ok ]]; do
+    until [[ $(state_now "$1") == ok ]]; do
         ((!late)) || die "$1 after '$how': $(jq -c --arg name "$1" '.checks[] | select(.name == $name)' "$WORK/doctor.json")"
         ((SECONDS < until)) || late=1
         pause 0.5

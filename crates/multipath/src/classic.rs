@@ -89,12 +89,6 @@ fn nearest(
     nearest(optimized).or_else(|| nearest(non_optimized))
 }
 
-/// queue-depth: the fewest commands in flight; the first of several.
-#[inline]
-pub fn queue_depth(candidates: PathSet, in_flight: &[u32; PATHS_MAX]) -> Option<usize> {
-    candidates.min_by_key(|&path| in_flight[path])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,14 +155,5 @@ mod tests {
         assert_eq!(next(&[], &[3]), 3);
         assert_eq!(next(&[2], &[3]), 2);
         assert_eq!(classic.round_robin(PathSet::EMPTY, PathSet::EMPTY), None);
-    }
-
-    #[test]
-    fn queue_depth_takes_the_first_of_the_emptiest() {
-        let mut depth = [0; PATHS_MAX];
-        depth[..4].copy_from_slice(&[3, 1, 1, 0]);
-        assert_eq!(queue_depth(set(&[0, 1, 2]), &depth), Some(1));
-        assert_eq!(queue_depth(set(&[0, 2, 3]), &depth), Some(3));
-        assert_eq!(queue_depth(PathSet::EMPTY, &depth), None);
     }
 }

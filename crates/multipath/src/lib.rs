@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Optimized paths come before non-optimized ones and others are never chosen, whatever the
-//! policy. A choice takes nanoseconds: no allocation, no lock, no system call, no shared write;
-//! time comes in as an argument, in nanoseconds since any beginning that all cores share.
+//! policy. A choice takes nanoseconds: no allocation, no lock, no system call, no shared write but
+//! queue-depth's count, which is Linux's; time comes in as an argument, in nanoseconds since any beginning that all cores share.
 //!
 //! Idle paths are measured by an explicit [`Selector::probe`] rather than by sending a user's read
 //! there: with one read at a time and 30 ms more on the other path, a user would wait for the
@@ -27,6 +27,7 @@
 
 mod classic;
 mod completion_time;
+mod depth;
 mod latency;
 mod policy;
 mod probe;

@@ -14,7 +14,7 @@
 //! more (docs/simulation.md, herd-calm: by 36 % instead of 20 %).
 
 use crate::PATHS_MAX;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A path is idle after so long without an answer.
 pub const IDLE_NS: u64 = 100_000_000;
@@ -33,8 +33,8 @@ pub struct Shared {
     hastened_ns: AtomicU64,
 }
 
-/// On a cache line of its own. The last two belong together but are not written together: a
-/// reader may see the time of one sample with the latency of another, which is an estimate too.
+/// On a cache line of its own. The two of a sample belong together but are not written together: a
+/// reader may see the time of one with the latency of another, which is an estimate too.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SharedPath {
@@ -43,6 +43,8 @@ struct SharedPath {
     /// When what follows was measured.
     measured_ns: AtomicU64,
     latency_ns: AtomicU64,
+    /// Commands in flight that were sent under queue-depth.
+    active: AtomicU32,
 }
 
 /// One core's part.
@@ -78,6 +80,24 @@ impl Shared {
     pub fn told(&self, path: usize) -> (u64, u64) {
         let path = &self.paths[path];
         (path.latency_ns.load(Ordering::Relaxed), path.measured_ns.load(Ordering::Relaxed))
+    }
+
+    /// Commands in flight of all cores that were sent under queue-depth.
+    #[inline]
+    pub fn active(&self, path: usize) -> u32 {
+        self.paths[path].active.load(Ordering::Relaxed)
+    }
+
+    /// So many more.
+    #[inline]
+    pub fn count(&self, path: usize, commands: u32) {
+        self.paths[path].active.fetch_add(commands, Ordering::Relaxed);
+    }
+
+    /// So many fewer.
+    #[inline]
+    pub fn discount(&self, path: usize, commands: u32) {
+        self.paths[path].active.fetch_sub(commands, Ordering::Relaxed);
     }
 
     /// Takes a probe upon oneself, unless a sibling did within `idle_ns`.

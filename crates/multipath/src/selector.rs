@@ -1,7 +1,8 @@
 //! One core's choice of paths.
 
-use crate::classic::{self, Classic};
+use crate::classic::Classic;
 use crate::completion_time::{Demand, Estimates, SLOW_NS, WORK_OVERHEAD};
+use crate::depth::Counted;
 use crate::latency::Latency;
 use crate::probe::{Prober, Shared};
 use crate::set::PathSet;
@@ -57,6 +58,8 @@ pub struct Token {
     pub(crate) path: u8,
     pub(crate) group: Group,
     pub(crate) probe: bool,
+    /// Among what all cores have in flight.
+    pub(crate) counted: bool,
 }
 
 /// One core's paths.
@@ -71,6 +74,7 @@ pub struct Selector {
     in_flight: [u32; PATHS_MAX],
     estimates: [Estimates; 3],
     classic: Classic,
+    counted: Counted,
     latencies: [Latency; 3],
     /// What tells this core from others.
     seed: u64,
@@ -137,6 +141,7 @@ impl Selector {
             in_flight: [0; PATHS_MAX],
             estimates: Default::default(),
             classic: Classic::default(),
+            counted: Counted::new(Arc::clone(&shared)),
             latencies: unknown(seed),
             seed,
             distances: [0; PATHS_MAX],
@@ -177,7 +182,7 @@ impl Selector {
                 Some(own.select(&demand, stand_in, reads))
             }
             Policy::RoundRobin => self.classic.round_robin(optimized, non_optimized),
-            Policy::QueueDepth => classic::queue_depth(candidates, &self.in_flight),
+            Policy::QueueDepth => self.counted.least(candidates),
             Policy::Latency => Some(self.latencies[group as usize].select(candidates)),
             Policy::Numa if avoid.is_empty() => {
                 self.classic.numa(optimized, non_optimized, &self.distances)
@@ -194,6 +199,10 @@ impl Selector {
         self.selections[kind][path] += 1;
         self.recent[path] += 1;
         self.commands += 1;
+        let counted = self.settings.policy == Policy::QueueDepth;
+        if counted {
+            self.counted.begin(path);
+        }
         let estimates = &mut self.estimates[kind];
         let token = Token {
             sent_ns: now_ns,
@@ -203,6 +212,7 @@ impl Selector {
             path: path as u8,
             group,
             probe: false,
+            counted,
         };
         estimates.submitted(&token);
         Token { queued: token.queued + token.work, ..token }
@@ -219,6 +229,9 @@ impl Selector {
     pub fn completed(&mut self, token: &Token, now_ns: u64, outcome: Outcome) {
         let (path, kind) = (token.path(), token.group as usize);
         self.in_flight[path] -= 1;
+        if token.counted {
+            self.counted.end(path);
+        }
         let estimates = &mut self.estimates[kind];
         estimates.ended(token, now_ns);
         let shift = self.settings.latency_ewma_shift;

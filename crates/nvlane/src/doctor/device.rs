@@ -147,9 +147,12 @@ fn block_queue(path: &Path) -> Option<PathBuf> {
 /// Whether the device has queues whose completions are polled for; without them, polling looks for
 /// completions that only interrupts bring.
 fn poll_queues(queue: &Path) -> Outcome {
-    let polls = fs::read_to_string(queue.join("io_poll")).unwrap_or_default();
     let name =
         queue.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+    // A device that has gone, or a namespace that is no block device, has none of which anything is known.
+    let Ok(polls) = fs::read_to_string(queue.join("io_poll")) else {
+        return Outcome::never(format!("no queues of {name} are known in /sys"));
+    };
     if polls.trim() == "1" {
         return Outcome::yes(format!("{name} has queues that are polled"));
     }
@@ -213,6 +216,10 @@ mod tests {
         let one = checks("/dev/ng9998n1");
         assert_eq!(of(&one, "/dev/ng9998n1"), names.map(|name| (name, name == "char_device")));
         assert!(!crate::doctor::table(&one).contains("/dev/ng9998n1: there"));
+        // Other queues than it has would not bring it back.
+        let queues = one.iter().find(|check| check.name == "poll_queues").unwrap();
+        let (found, mend) = (&queues.outcome.found, &queues.outcome.mend);
+        assert_eq!((found.as_str(), mend), ("no queues of nvme9998n1 are known in /sys", &None));
         // A controller is no volume.
         let controller = checks("/dev/nvme9999");
         assert_eq!(of(&controller, "/dev/nvme9999"), [("admin", true)]);
