@@ -5,6 +5,14 @@
 #ifndef NVLANE_ENTRIES_H
 #define NVLANE_ENTRIES_H
 
+/* What is known of a request of the queue. */
+static __always_inline struct nvlane_flight *nvlane_flight_of(struct nvlane_queue_state *q, __u32 tag)
+{
+	__u32 key = q->flights + tag;
+
+	return tag < nvlane_config.depth ? bpf_map_lookup_elem(&nvlane_flights, &key) : (void *)0;
+}
+
 /* The next one. There is room: nobody begins more than fits (NVLANE_FULL). */
 static __always_inline __u64 *nvlane_entry(struct nvlane_sq *sq, struct nvlane_queue_state *q, __u32 op, __u32 file,
 					   __u64 about)
@@ -42,7 +50,7 @@ static __always_inline void nvlane_end_request(struct nvlane_sq *sq, struct nvla
 	word[1] = nvlane_config.commit;
 	word[2] = tag;		/* the place in the table where the next request's pages are put */
 	word[3] = 0;
-	word[6] = nvlane_config.queue | (__u64)tag << 16 | (__u64)(__u32)result << 32;
+	word[6] = q->queue | (__u64)tag << 16 | (__u64)(__u32)result << 32;
 }
 
 /*
@@ -58,9 +66,9 @@ static __always_inline void nvlane_hand_in(struct nvlane_sq *sq, struct nvlane_q
 		word = nvlane_entry(sq, q, NVLANE_OP_COMMAND, 0,
 				    NVLANE_ABOUT(NVLANE_COMMITTED, 0, 0, count * sizeof(struct nvlane_result)));
 		word[1] = nvlane_config.commit;
-		word[2] = nvlane_config.memory + NVLANE_PLACE(result);
+		word[2] = q->memory + NVLANE_PLACE(result);
 		word[3] = 0;
-		word[6] = nvlane_config.queue | (__u64)count << 32 | (__u64)sizeof(struct nvlane_result) << 48;
+		word[6] = q->queue | (__u64)count << 32 | (__u64)sizeof(struct nvlane_result) << 48;
 		q->gathered = 0;
 		q->committing++;
 	}
@@ -69,7 +77,7 @@ static __always_inline void nvlane_hand_in(struct nvlane_sq *sq, struct nvlane_q
 		word[1] = nvlane_config.fetch;
 		word[2] = 0;
 		word[3] = 2ull << 32;		/* IORING_URING_CMD_MULTISHOT */
-		word[6] = nvlane_config.queue | (__u64)sizeof(__u16) << 48;
+		word[6] = q->queue | (__u64)sizeof(__u16) << 48;
 		q->refetch = 0;
 	}
 }
@@ -84,12 +92,12 @@ static __always_inline void nvlane_committed(struct nvlane_queue_state *q, __u64
 }
 
 /* Gives a buffer for tags back to the ring, which takes them on this very thread. */
-static __always_inline void nvlane_give_back(struct nvlane_memory *memory, __u32 id)
+static __always_inline void nvlane_give_back(struct nvlane_memory *memory, struct nvlane_queue_state *q, __u32 id)
 {
 	__u16 tail = *(volatile __u16 *)&memory->buffer[0].tail;
 	struct nvlane_buffer *to = &memory->buffer[tail & (NVLANE_BUFFERS - 1)];
 
-	to->address = nvlane_config.memory + NVLANE_PLACE(tag) + (__u64)id * sizeof(memory->tag[0]);
+	to->address = q->memory + NVLANE_PLACE(tag) + (__u64)id * sizeof(memory->tag[0]);
 	to->bytes = sizeof(memory->tag[0]);
 	to->id = id;
 	*(volatile __u16 *)&memory->buffer[0].tail = tail + 1;
@@ -149,7 +157,7 @@ static __always_inline void nvlane_sleep(struct nvlane_sq *sq, struct nvlane_mem
 	time->seconds = ns / 1000000000;
 	time->ns = ns % 1000000000;
 	word[1] = 0;
-	word[2] = nvlane_config.memory + NVLANE_PLACE(time) + (__u64)tag * sizeof(*time);
+	word[2] = q->memory + NVLANE_PLACE(time) + (__u64)tag * sizeof(*time);
 	word[3] = 1;
 }
 

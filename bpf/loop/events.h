@@ -151,7 +151,7 @@ NVLANE_GLOBAL int nvlane_kernel_act(struct nvlane_sq *sq NVLANE_NONNULL, struct 
 /* Gives a request to user space, for NVLANE_DEFERRED. */
 static __always_inline void nvlane_give(struct nvlane_flight *f, struct nvlane_queue_state *q, __u32 tag)
 {
-	__u32 key = 0;
+	__u32 key = q->queue;
 	struct nvlane_deferrals *deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
 
 	if (!deferrals)
@@ -185,13 +185,13 @@ NVLANE_GLOBAL int nvlane_kernel_decide(struct nvlane_sq *sq NVLANE_NONNULL, stru
 /* ---- What comes --------------------------------------------------------------------------------- */
 
 /* Reads the descriptor of a request that has come; the number of the error if it is none of ours. */
-static __always_inline int nvlane_begin(struct nvlane_flight *f, __u32 tag)
+static __always_inline int nvlane_begin(struct nvlane_flight *f, struct nvlane_queue_state *q, __u32 tag)
 {
 	__u32 shift = (nvlane_config.block_shift - 9) & 7, mask = (1u << shift) - 1, op, opcode, blocks = 0, flags = 0;
 	__u64 start = 0;
 	struct nvlane_descriptor d;
 
-	if (nvlane_read_user(&d, sizeof(d), (void *)(nvlane_config.descriptors + (__u64)tag * sizeof(d))))
+	if (nvlane_read_user(&d, sizeof(d), (void *)(q->descriptors + (__u64)tag * sizeof(d))))
 		return NVLANE_EFAULT;
 	op = d.op_flags & 0xff;
 	if (op > 5 || op == 4)
@@ -229,14 +229,14 @@ static __always_inline int nvlane_begin(struct nvlane_flight *f, __u32 tag)
 NVLANE_GLOBAL int nvlane_kernel_come(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
 				     struct nvlane_queue_state *q NVLANE_NONNULL, __u32 tag)
 {
-	struct nvlane_flight *f = bpf_map_lookup_elem(&nvlane_flights, &tag);
+	struct nvlane_flight *f = nvlane_flight_of(q, tag);
 	int wrong;
 
 	if (!f)
 		return 0;
 	q->requests++;
 	q->busy++;
-	wrong = nvlane_begin(f, tag);
+	wrong = nvlane_begin(f, q, tag);
 	if (wrong) {
 		nvlane_end_request(sq, memory, q, tag, -wrong);
 		return 0;
@@ -333,7 +333,7 @@ NVLANE_GLOBAL int nvlane_kernel_part(struct nvlane_sq *sq NVLANE_NONNULL, struct
 {
 	__u32 tag = about, part = about >> 32 & (NVLANE_PARTS_MAX - 1);
 	__u32 backend = about >> 40 & (NVLANE_BACKENDS_MAX - 1), tries;
-	struct nvlane_flight *f = bpf_map_lookup_elem(&nvlane_flights, &tag);
+	struct nvlane_flight *f = nvlane_flight_of(q, tag);
 
 	if (!f)
 		return 0;
@@ -365,7 +365,7 @@ NVLANE_GLOBAL int nvlane_kernel_part(struct nvlane_sq *sq NVLANE_NONNULL, struct
 NVLANE_GLOBAL int nvlane_kernel_fetched(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
 					struct nvlane_queue_state *q NVLANE_NONNULL, __s32 result, __u32 flags)
 {
-	__u32 i, key = 0, id = flags >> 16 & (NVLANE_BUFFERS - 1), count = result > 0 ? (__u32)result / 2 : 0;
+	__u32 i, key = q->queue, id = flags >> 16 & (NVLANE_BUFFERS - 1), count = result > 0 ? (__u32)result / 2 : 0;
 	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
 
 	if (!held)
@@ -380,7 +380,7 @@ NVLANE_GLOBAL int nvlane_kernel_fetched(struct nvlane_sq *sq NVLANE_NONNULL, str
 			else
 				held->tag[held->end++ & (NVLANE_DEPTH_MAX - 1)] = memory->tag[id][i];
 		}
-		nvlane_give_back(memory, id);
+		nvlane_give_back(memory, q, id);
 	}
 	if (flags & NVLANE_MORE)
 		return 0;
@@ -400,9 +400,9 @@ NVLANE_GLOBAL int nvlane_kernel_fetched(struct nvlane_sq *sq NVLANE_NONNULL, str
 NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
 				      struct nvlane_queue_state *q NVLANE_NONNULL, __u64 about, __s32 result)
 {
-	__u32 tag = about, kind = about >> 56, part = about >> 32 & (NVLANE_PARTS_MAX - 1), key = 0;
+	__u32 tag = about, kind = about >> 56, part = about >> 32 & (NVLANE_PARTS_MAX - 1), key = q->queue;
 	__u32 backend = about >> 40 & (NVLANE_BACKENDS_MAX - 1);
-	struct nvlane_flight *f = bpf_map_lookup_elem(&nvlane_flights, &tag);
+	struct nvlane_flight *f = nvlane_flight_of(q, tag);
 	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
 
 	if (!held)

@@ -29,28 +29,28 @@ const volatile struct nvlane_loop_config nvlane_config SEC(".rodata.nvlane") = {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, NVLANE_DEPTH_MAX);	/* user space makes it the depth */
+	__uint(max_entries, NVLANE_DEPTH_MAX);	/* user space makes it the depth of all queues */
 	__type(key, __u32);
 	__type(value, struct nvlane_flight);
 } nvlane_flights SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 1);		/* as many as there are queues */
 	__type(key, __u32);
 	__type(value, struct nvlane_queue_state);
 } nvlane_queues SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 1);		/* as many as there are queues */
 	__type(key, __u32);
 	__type(value, struct nvlane_deferrals);
 } nvlane_deferrals SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 1);		/* as many as there are queues */
 	__type(key, __u32);
 	__type(value, struct nvlane_held);
 } nvlane_held SEC(".maps");
@@ -104,6 +104,7 @@ struct nvlane_memory {
 	struct nvlane_result result[NVLANE_DEPTH_MAX];
 	__u16 tag[NVLANE_BUFFERS][NVLANE_BATCH_MAX];
 	struct nvlane_buffer buffer[NVLANE_BUFFERS];	/* begins a page */
+	__u32 queue;					/* whose ring this is */
 };
 #define NVLANE_PLACE(member) __builtin_offsetof(struct nvlane_memory, member)
 _Static_assert(NVLANE_PLACE(buffer) % 4096 == 0, "buffers begin a page");
@@ -164,13 +165,13 @@ int nvlane_loop_step(__u64 *arguments)
 {
 	struct iou_ctx *ring = (void *)arguments[0];
 	struct iou_loop_params *loop = (void *)arguments[1];
-	__u32 key = 0, head, tail, i, ended, filled;
-	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
-	struct nvlane_deferrals *deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
-	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
 	struct nvlane_memory *memory = (void *)bpf_io_uring_get_region(ring, 0, sizeof(*memory));
 	__u8 *cq = bpf_io_uring_get_region(ring, 1, nvlane_config.cq_bytes);
 	struct nvlane_sq *sq = (void *)bpf_io_uring_get_region(ring, 2, sizeof(*sq));
+	__u32 key = memory ? memory->queue : 0, head, tail, i, ended, filled;
+	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
+	struct nvlane_deferrals *deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
+	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
 
 	if (!q || !deferrals || !held)
 		return IOU_LOOP_STOP;

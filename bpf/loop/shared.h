@@ -18,21 +18,19 @@ _Static_assert(NVLANE_TAKEN_MAX * NVLANE_PARTS_MAX <= NVLANE_FULL + NVLANE_PARTS
 
 /* ---- What user space tells, and what it is told ----------------------------------------------- */
 
-/* Constants of a queue. */
+/* Constants of a device's queues, which have the program in common: the verifier looks at it once. */
 struct nvlane_loop_config {
-	__u64 descriptors;		/* address of the driver's descriptors, in the server */
-	__u64 memory;			/* address of the ring's memory region there */
 	__u64 device_blocks;
 	__u64 sizes[NVLANE_BACKENDS_MAX];
 	__u32 cq_bytes, cq_head, cq_tail, cq_entries, cq_mask;
 	__u32 commit, fetch;		/* numbers of the driver's commands */
 	__u32 blocks_max;		/* of a read or write */
-	__u16 queue, depth, backends;
+	__u16 depth, backends;
 	__u8 block_shift, deallocates;
 	__u8 defers;			/* there is an NVLANE_DEFERRED */
 	__u8 batches;			/* requests come many at a time, and so do their results go */
 	__u8 has_done;			/* there is an NVLANE_DONE */
-	__u8 reserved[5];
+	__u8 reserved[7];
 };
 
 /* What is wrong with a list of actions; numbered as in crates/ublk-bpf. */
@@ -76,6 +74,12 @@ struct nvlane_mistake_log {
 };
 
 struct nvlane_queue_state {
+	/* These are user space's. */
+	__u64 descriptors;		/* address of the driver's descriptors, in the server */
+	__u64 memory;			/* address of the ring's memory region there */
+	__u32 queue;			/* which queue */
+	__u32 flights;			/* where its requests begin among those of all queues */
+
 	__u64 requests, completions, entries, submissions, steps;
 	__u64 losses;			/* those that its users were told of */
 	__u32 busy;			/* requests that the program has */

@@ -31,16 +31,18 @@ pub const RESULTS_AT: usize = DEPTH_MAX as usize * 16;
 pub const TAGS_AT: usize = RESULTS_AT + DEPTH_MAX as usize * RESULT_BYTES as usize;
 /// Where the ring is that they are provided by.
 pub const BUFFERS_AT: usize = TAGS_AT + BUFFERS as usize * BUFFER_BYTES as usize;
+/// Where it says whose ring it is: after that ring's entries.
+pub const QUEUE_AT: usize = BUFFERS_AT + BUFFERS as usize * 16;
 /// Bytes of it all, in whole pages.
 pub const MEMORY_BYTES: usize = BUFFERS_AT + 4096;
 
-/// The map of a queue's requests: as many entries as it is deep.
+/// The map of requests: as many entries for each queue as it is deep.
 pub const FLIGHTS: &str = "nvlane_flights";
-/// The map of a queue's [`QueueState`].
+/// The map of the queues' [`QueueState`].
 pub const QUEUES: &str = "nvlane_queues";
-/// The map of a queue's [`Deferrals`].
+/// The map of the queues' [`Deferrals`].
 pub const DEFERRALS: &str = "nvlane_deferrals";
-/// The map of a queue's [`Held`].
+/// The map of the queues' [`Held`].
 pub const HELD: &str = "nvlane_held";
 /// The map of the [`MistakeLog`], shared by all queues.
 pub const MISTAKES: &str = "nvlane_mistakes";
@@ -48,19 +50,13 @@ pub const MISTAKES: &str = "nvlane_mistakes";
 pub const CONFIG: &str = ".rodata.nvlane";
 /// The loop's `struct io_uring_bpf_ops`.
 pub const OPERATIONS: &str = "nvlane_ops";
-/// Where the ring's descriptor is in it.
-pub const RING_FD: usize = 8;
 /// Sections of code that are for the machine in user space.
 pub const USER_SECTIONS: &str = "nvlane/";
 
-/// `struct nvlane_loop_config`: constants of a queue.
+/// `struct nvlane_loop_config`: constants of a device's queues.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 pub struct LoopConfig {
-    /// Address of the driver's descriptors.
-    pub descriptors: u64,
-    /// Address of the ring's memory region.
-    pub memory: u64,
     /// Size of the device.
     pub device_blocks: u64,
     /// Sizes of the backends.
@@ -81,9 +77,7 @@ pub struct LoopConfig {
     pub fetch: u32,
     /// Most blocks of a request.
     pub blocks_max: u32,
-    /// Which queue.
-    pub queue: u16,
-    /// How deep.
+    /// How deep each is.
     pub depth: u16,
     /// How many backends.
     pub backends: u16,
@@ -98,13 +92,23 @@ pub struct LoopConfig {
     /// The program has NVLANE_DONE.
     pub has_done: u8,
     /// Zero.
-    pub reserved: [u8; 5],
+    pub reserved: [u8; 7],
 }
 
-/// `struct nvlane_queue_state`: what has happened on a queue.
+/// `struct nvlane_queue_state`: what a queue is, and what has happened on it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
 pub struct QueueState {
+    /// Address of the driver's descriptors.
+    pub descriptors: u64,
+    /// Address of the ring's memory region.
+    pub memory: u64,
+    /// Which queue.
+    pub queue: u32,
+    /// Where its requests begin among those of all queues.
+    pub flights: u32,
     /// Requests that the driver has given.
     pub requests: u64,
     /// Completions seen.
@@ -238,8 +242,8 @@ pub struct MistakeLog {
 }
 
 const _: () = {
-    assert!(size_of::<LoopConfig>() == 200);
-    assert!(size_of::<QueueState>() == 152);
+    assert!(size_of::<LoopConfig>() == 184);
+    assert!(size_of::<QueueState>() == 176);
     assert!(BUFFERS_AT.is_multiple_of(4096));
     assert!(size_of::<Mistake>() == 32);
     assert!(size_of::<Deferrals>() == 2120);

@@ -8,42 +8,31 @@
 //!
 //! One of both runs at a time, on the queue's own thread, so that a flight has one owner.
 
-use crate::abi::{Answer, DEFERRALS, Deferrals, FLIGHTS, TAKEN_MAX};
-use crate::error::Error;
-use crate::object::{Loop, io_error};
+use crate::abi::{Answer, TAKEN_MAX};
+use crate::object::Loop;
 use bpf::request::Request;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use namespace::layer::program::Decider;
 use std::collections::VecDeque;
 use std::io;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// One queue's requests that are deferred.
 #[derive(Debug)]
 pub struct Deferred {
     decider: Decider,
-    flights: MapHandle,
-    deferrals: MapHandle,
     /// Tags that were given, and not decided on yet.
     waiting: VecDeque<u16>,
 }
 
 impl Deferred {
-    /// For a loop's requests.
-    pub fn of(turns: &Loop, decider: Decider) -> Result<Deferred, Error> {
-        let (flights, deferrals) = (turns.map(FLIGHTS)?, turns.map(DEFERRALS)?);
-        Ok(Deferred { decider, flights, deferrals, waiting: VecDeque::new() })
+    /// None yet.
+    pub fn new(decider: Decider) -> Deferred {
+        Deferred { decider, waiting: VecDeque::new() }
     }
 
     /// Decides on as many as the loop takes at once. While it does not run.
-    pub fn work(&mut self) -> io::Result<()> {
-        let key = 0_u32.to_ne_bytes();
-        let mut deferrals = Deferrals::new_zeroed();
-        let value = lookup(&self.deferrals, key)?;
-        if value.len() != size_of::<Deferrals>() {
-            return Err(another_size());
-        }
-        deferrals.as_mut_bytes().copy_from_slice(&value);
+    pub fn work(&mut self, turns: &Loop) -> io::Result<()> {
+        let mut deferrals = turns.deferrals()?;
         if deferrals.taken > 0 {
             // The loop has not been there since.
             return Ok(());
@@ -56,27 +45,17 @@ impl Deferred {
             return Ok(());
         }
         for (answer, tag) in deferrals.answer.iter_mut().zip(self.waiting.drain(..count)) {
-            let tag = u32::from(tag);
-            let mut flight = lookup(&self.flights, tag.to_ne_bytes())?;
+            let mut flight = turns.flight(tag)?;
             let (_, mut request) =
                 Request::read_from_suffix(&flight).map_err(|_| another_size())?;
-            *answer = Answer { tag, returned: self.decider.decide(&mut request) };
+            *answer = Answer { tag: tag.into(), returned: self.decider.decide(&mut request) };
             request.write_to_suffix(&mut flight).map_err(|_| another_size())?;
-            update(&self.flights, tag.to_ne_bytes(), &flight)?;
+            turns.set_flight(tag, &flight)?;
         }
         deferrals.taken = count as u32;
         deferrals.more = u32::from(!self.waiting.is_empty());
-        update(&self.deferrals, key, deferrals.as_bytes())
+        turns.set_deferrals(&deferrals)
     }
-}
-
-fn lookup(map: &MapHandle, key: [u8; 4]) -> io::Result<Vec<u8>> {
-    let value = map.lookup(&key, MapFlags::ANY).map_err(|error| io_error(&error))?;
-    value.ok_or_else(|| io::Error::other("the loop does not have a request that it has deferred"))
-}
-
-fn update(map: &MapHandle, key: [u8; 4], value: &[u8]) -> io::Result<()> {
-    map.update(&key, value, MapFlags::ANY).map_err(|error| io_error(&error))
 }
 
 fn another_size() -> io::Error {

@@ -16,7 +16,8 @@
 //!
 //! The object is the one that the machine in user space runs (crate `bpf`): its sections `nvlane/*` are for that
 //! one, its functions `nvlane_kernel_*` for the kernel. The loop is in this crate, and linked around the program when that is
-//! loaded (docs/decisions/0016). Each queue loads the two anew, with its own constants, and shares the program's maps.
+//! loaded (docs/decisions/0016): once for all queues of a device, each of which has its part of the loop's maps and attaches the
+//! program to its own ring.
 //!
 //! What it does not do: backends that are no plain files or block devices.
 //!
@@ -33,12 +34,13 @@ mod link;
 mod log;
 pub mod mistakes;
 mod object;
+mod operations;
 mod program;
 mod queue;
 mod ring;
 
 pub use error::Error;
 pub use kept::KeptMaps;
-pub use program::{KernelProgram, check, is_there};
+pub use program::{KernelProgram, Queues, check, is_there};
 pub use queue::{GO, KernelQueue, LEAVE, Place};
 pub use ring::Fetching;

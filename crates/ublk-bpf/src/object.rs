@@ -1,124 +1,200 @@
-//! From an object to a loop that the kernel's verifier has taken.
+//! From an object to loops: the kernel's verifier looks at it once for all queues of a device.
+//!
+//! ```text
+//!   object --> Loaded: the loop's program, and the maps of what it knows of requests, with a part for each queue
+//!                '-- Loop, one per queue: operations of its ring's own with that program (operations.rs)
+//! ```
 
 use crate::abi::{
-    self, CONFIG, DEFERRALS, FLIGHTS, HELD, LoopConfig, OPERATIONS, QUEUES, QueueState,
+    self, CONFIG, DEFERRALS, Deferrals, FLIGHTS, HELD, Held, LoopConfig, OPERATIONS, QUEUES,
+    QueueState,
 };
 use crate::error::Error;
 use crate::log;
-use libbpf_rs::btf::{self, types};
+use crate::operations::{Layout, Operations};
 use libbpf_rs::{
-    AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject,
+    AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject,
     libbpf_sys,
 };
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, RawFd};
-use std::sync::OnceLock;
-use zerocopy::{FromBytes, IntoBytes};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// What the kernel calls the programs.
 pub const NAME: &str = "nvlane";
+/// The loop's function.
+const STEP: &str = "nvlane_loop_step";
 
-/// The kernel's structure without which there is nothing.
-const OPERATIONS_TYPE: &str = "io_uring_bpf_ops";
-
-/// Maps by their names: those that the queues of a device have in common, or a queue's own.
+/// Maps by their names: those that are the program's, and those of the loop, of which each queue has its part.
 pub type Shared = HashMap<String, MapHandle>;
 
-/// A loop for one queue, in the kernel.
+/// A loop that the verifier has taken, for the queues of a device.
 #[derive(Debug)]
-pub struct Loop {
-    /// Once it is attached. Goes first: then the loop is no more.
-    link: Option<Link>,
+pub struct Loaded {
     object: Object,
-    state: MapHandle,
+    own: Shared,
+    layout: Layout,
+    depth: u16,
 }
 
-impl Loop {
-    /// Loads the loop of `object` for the ring `ring_fd`. Maps that are in `shared` are used, those that are not
+impl Loaded {
+    /// Loads the loop of `object` for so many queues. Maps that are in `shared` are used, those that are not
     /// go there. What it knows of requests is what `before` knows, if that is there.
     pub fn load(
         object: &[u8],
         config: &LoopConfig,
-        ring_fd: RawFd,
+        queues: u16,
         shared: &mut Shared,
-        before: Option<&Loop>,
-    ) -> Result<Loop, Error> {
-        is_there()?;
-        let own = before.map_or_else(|| Ok(Shared::new()), Loop::own_maps)?;
+        before: Option<&Loaded>,
+    ) -> Result<Loaded, Error> {
+        let layout = Layout::of_kernel()?;
+        let none = Shared::new();
+        let known = [before.map_or(&none, |before| &before.own), shared];
         let (loaded, log) = log::of(|| {
             let mut open = ObjectBuilder::default().name(NAME)?.open_memory(object)?;
-            prepare(&mut open, config, ring_fd, [&own, shared])?;
+            prepare(&mut open, config, queues, known)?;
             open.load()
         });
         let object = loaded.map_err(|error| Error::of_load(&error, &log))?;
-        let mut state = None;
+        let mut own = Shared::new();
         for map in object.maps() {
             let name = map.name().to_string_lossy().into_owned();
-            if name == QUEUES {
-                state = Some(MapHandle::try_from(&map).map_err(Error::of_map)?);
-            }
-            if is_shared(&name) && !shared.contains_key(&name) {
-                shared.insert(name, MapHandle::try_from(&map).map_err(Error::of_map)?);
+            let handle = || MapHandle::try_from(&map).map_err(Error::of_map);
+            if OWN.contains(&name.as_str()) {
+                own.insert(name, handle()?);
+            } else if is_shared(&name) && !shared.contains_key(&name) {
+                shared.insert(name, handle()?);
             }
         }
-        let state = state.ok_or(Error::NoLoop)?;
-        Ok(Loop { link: None, object, state })
+        Ok(Loaded { object, own, layout, depth: config.depth })
+    }
+
+    /// A map of the loop's own.
+    pub fn map(&self, name: &str) -> Result<&MapHandle, Error> {
+        self.own.get(name).ok_or(Error::NoLoop)
+    }
+
+    /// The object's types.
+    fn types(&self) -> Result<BorrowedFd<'_>, Error> {
+        // SAFETY: an object that is loaded.
+        let types =
+            unsafe { libbpf_sys::bpf_object__btf_fd(self.object.as_libbpf_object().as_ptr()) };
+        if types < 0 {
+            return Err(Error::NoLoop);
+        }
+        // SAFETY: open for as long as the object is there.
+        Ok(unsafe { BorrowedFd::borrow_raw(types) })
+    }
+
+    /// Where a queue's requests begin in [`FLIGHTS`].
+    fn flights(&self, queue: u32) -> u32 {
+        queue * u32::from(self.depth)
+    }
+}
+
+/// The loop of one queue.
+#[derive(Debug)]
+pub struct Loop {
+    /// Once it is attached. Goes first: then the loop is no more.
+    link: Option<OwnedFd>,
+    operations: Operations,
+    loaded: Arc<Loaded>,
+    queue: u32,
+}
+
+impl Loop {
+    /// The loop of a queue whose ring this is.
+    pub fn new(loaded: &Arc<Loaded>, ring: RawFd, queue: u16) -> Result<Loop, Error> {
+        let mut programs = loaded.object.progs().filter(|program| program.name() == STEP);
+        let step = programs.next().ok_or(Error::NoLoop)?;
+        let operations = Operations::new(&loaded.layout, step.as_fd(), loaded.types()?, ring);
+        let operations = operations.map_err(Error::Attach)?;
+        Ok(Loop { link: None, operations, loaded: Arc::clone(loaded), queue: queue.into() })
+    }
+
+    /// Begins with no requests; the driver's descriptors and the ring's memory are at these addresses.
+    pub fn begin(&self, descriptors: u64, memory: u64) -> Result<(), Error> {
+        let flights = self.loaded.flights(self.queue);
+        let queue = self.queue;
+        let state = QueueState { descriptors, memory, queue, flights, ..QueueState::default() };
+        self.put(QUEUES, state.as_bytes())?;
+        self.put(DEFERRALS, Deferrals::new_zeroed().as_bytes())?;
+        self.put(HELD, Held::new_zeroed().as_bytes())
     }
 
     /// From here on the ring does nothing but to turn the loop.
     pub fn attach(&mut self) -> Result<(), Error> {
-        let mut operations = self.object.maps_mut().filter(|map| map.name() == OPERATIONS);
-        let mut operations = operations.next().ok_or(Error::NoLoop)?;
-        let (attached, _) = log::of(|| operations.attach_struct_ops());
-        self.link = Some(attached.map_err(|error| Error::Attach(io_error(&error)))?);
+        self.link = Some(self.operations.attach().map_err(Error::Attach)?);
         Ok(())
-    }
-
-    /// The maps that know of requests, by their names.
-    fn own_maps(&self) -> Result<Shared, Error> {
-        let own = self.object.maps().filter(|map| OWN.iter().any(|name| map.name() == *name));
-        let each = own.map(|map| {
-            let name = map.name().to_string_lossy().into_owned();
-            Ok((name, MapHandle::try_from(&map).map_err(Error::of_map)?))
-        });
-        each.collect()
-    }
-
-    /// A map of the loop's own.
-    pub fn map(&self, name: &str) -> Result<MapHandle, Error> {
-        let found = self.object.maps().find(|map| map.name() == name).ok_or(Error::NoLoop)?;
-        MapHandle::try_from(&found).map_err(Error::of_map)
     }
 
     /// What has happened.
     pub fn state(&self) -> io::Result<QueueState> {
-        let value = self.state.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
-        let value = value.map_err(|error| io_error(&error))?.unwrap_or_default();
-        let wrong = |_| io::Error::other("the loop's state is of another size");
-        QueueState::read_from_bytes(&value).map_err(wrong)
+        self.get(QUEUES, self.queue).and_then(|value| read(&value))
     }
+
+    /// What waits.
+    pub fn held(&self) -> io::Result<Held> {
+        self.get(HELD, self.queue).and_then(|value| read(&value))
+    }
+
+    /// Notes what waits. While the loop does not run, as what follows.
+    pub fn set_held(&self, held: &Held) -> io::Result<()> {
+        self.set(HELD, self.queue, held.as_bytes())
+    }
+
+    /// What is deferred.
+    pub fn deferrals(&self) -> io::Result<Deferrals> {
+        self.get(DEFERRALS, self.queue).and_then(|value| read(&value))
+    }
+
+    /// Notes what is decided.
+    pub fn set_deferrals(&self, deferrals: &Deferrals) -> io::Result<()> {
+        self.set(DEFERRALS, self.queue, deferrals.as_bytes())
+    }
+
+    /// What is known of a request.
+    pub fn flight(&self, tag: u16) -> io::Result<Vec<u8>> {
+        self.get(FLIGHTS, self.loaded.flights(self.queue) + u32::from(tag))
+    }
+
+    /// Notes what is decided of it.
+    pub fn set_flight(&self, tag: u16, flight: &[u8]) -> io::Result<()> {
+        self.set(FLIGHTS, self.loaded.flights(self.queue) + u32::from(tag), flight)
+    }
+
+    fn get(&self, map: &str, key: u32) -> io::Result<Vec<u8>> {
+        let map = self.loaded.map(map).map_err(io::Error::other)?;
+        let value = map.lookup(&key.to_ne_bytes(), MapFlags::ANY).map_err(|it| io_error(&it))?;
+        value.ok_or_else(|| io::Error::other("the loop does not have that queue or request"))
+    }
+
+    fn set(&self, map: &str, key: u32, value: &[u8]) -> io::Result<()> {
+        let map = self.loaded.map(map).map_err(io::Error::other)?;
+        map.update(&key.to_ne_bytes(), value, MapFlags::ANY).map_err(|error| io_error(&error))
+    }
+
+    fn put(&self, map: &str, value: &[u8]) -> Result<(), Error> {
+        self.set(map, self.queue, value).map_err(Error::Map)
+    }
+}
+
+fn read<T: FromBytes>(value: &[u8]) -> io::Result<T> {
+    T::read_from_bytes(value)
+        .map_err(|_| io::Error::other("what the loop keeps is of another size"))
 }
 
 /// Whether this kernel's rings have such operations.
 pub fn is_there() -> Result<(), Error> {
-    // Each queue asks, and the kernel's types are some 100,000.
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    let found = match FOUND.get() {
-        Some(found) => *found,
-        // That they could not be read may be otherwise the next time.
-        None => btf::Btf::from_vmlinux().is_ok_and(|types| {
-            let there = types.type_by_name::<types::Struct<'_>>(OPERATIONS_TYPE).is_some();
-            *FOUND.get_or_init(|| there)
-        }),
-    };
-    if found { Ok(()) } else { Err(Error::Kernel) }
+    Layout::of_kernel().map(drop)
 }
 
-/// Maps that belong to one queue: what the loop knows of its requests.
+/// Maps of the loop: what it knows of requests, queue by queue.
 const OWN: [&str; 4] = [FLIGHTS, QUEUES, DEFERRALS, HELD];
 
-/// Whether a map is the same for all queues.
+/// Whether a map is the program's, or what it does wrong.
 fn is_shared(name: &str) -> bool {
     !OWN.contains(&name) && ![CONFIG, OPERATIONS].contains(&name)
 }
@@ -126,7 +202,7 @@ fn is_shared(name: &str) -> bool {
 fn prepare(
     open: &mut OpenObject,
     config: &LoopConfig,
-    ring_fd: RawFd,
+    queues: u16,
     known: [&Shared; 2],
 ) -> Result<(), libbpf_rs::Error> {
     for mut program in open.progs_mut() {
@@ -145,15 +221,9 @@ fn prepare(
             continue;
         }
         match name.as_str() {
-            FLIGHTS => map.set_max_entries(config.depth.into())?,
+            FLIGHTS => map.set_max_entries(u32::from(config.depth) * u32::from(queues))?,
+            QUEUES | DEFERRALS | HELD => map.set_max_entries(queues.into())?,
             CONFIG => map.set_initial_value(config.as_bytes())?,
-            OPERATIONS => {
-                let place = map.initial_value_mut();
-                let place = place.and_then(|it| it.get_mut(abi::RING_FD..abi::RING_FD + 4));
-                if let Some(place) = place {
-                    place.copy_from_slice(&ring_fd.to_ne_bytes());
-                }
-            }
             _ => {}
         }
     }

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //!   KernelProgram --now--> Made: the program, its maps, the mistakes that were told
-//!                 '-next-> Made: what is to take its place; the queues load it while nothing is in flight (queue.rs)
+//!                 '-next-> Made: what is to take its place; the queues go over to it while nothing is in flight (queue.rs)
 //! ```
 
-use crate::abi::{DEFERRALS, DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog};
+use crate::abi::{DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog};
 use crate::error::Error;
 use crate::kept::{self, KeptMaps};
 use crate::link::Linked;
 use crate::mistakes;
-use crate::object::{Loop, Shared, io_error};
-use crate::ring::Ring;
+use crate::object::{Loaded, Loop, Shared, io_error};
+use crate::ring::{Fetching, Places, Ring};
 use bpf::{Map, MapKind};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use namespace::layer::program::{Elsewhere, ForKernel, Pauses, REPORTED_MAX, check_shared};
 use namespace::{MapReport, Namespace, ProgramReport};
 use std::fs::File;
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{io, mem};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Pages are given to requests as a whole: smaller requests cannot be asked for.
@@ -26,13 +26,23 @@ const IO_BYTES_MIN: u64 = 4096;
 /// Reads end here that the program has completed itself.
 const ZEROES: &str = "/dev/zero";
 
+/// The queues of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Queues {
+    /// How many there are at most.
+    pub count: u16,
+    /// How deep each is.
+    pub depth: u16,
+    /// How requests come.
+    pub fetching: Fetching,
+}
+
 /// A program that the kernel runs for all queues of a device, and those that take its place.
 #[derive(Debug)]
 pub struct KernelProgram {
     pub(crate) zeroes: File,
     pub(crate) pauses: Pauses,
-    /// Requests come many at a time.
-    batches: bool,
+    pub(crate) queues: Queues,
     kept: Option<Arc<KeptMaps>>,
     state: Mutex<State>,
 }
@@ -55,37 +65,38 @@ struct Next {
 #[derive(Debug)]
 pub struct Made {
     pub(crate) volume: Arc<ForKernel>,
-    linked: Linked,
+    loaded: Arc<Loaded>,
+    /// Of each ring that it can be for.
+    places: Places,
     shared: Mutex<Shared>,
     /// Mistakes that have been told.
     told: Mutex<u64>,
 }
 
 impl KernelProgram {
-    /// For a volume that is a program over plain files and block devices, if this kernel takes it. Requests
-    /// come many at a time if they do in `batches`. Maps that are `kept` are the program's.
+    /// For a volume that is a program over plain files and block devices, if this kernel takes it.
+    /// Maps that are `kept` are the program's.
     ///
     /// # Errors
     /// Why not, for people.
     pub fn new(
         namespace: &dyn Namespace,
-        depth: u16,
-        batches: bool,
+        queues: Queues,
         kept: Option<&Arc<KeptMaps>>,
     ) -> Result<KernelProgram, Error> {
         let refuse = |why: &str| Err(Error::Volume(why.to_owned()));
         let volume = for_kernel(namespace)?;
         check_volume(&volume)?;
-        if depth > DEPTH_MAX {
+        if queues.depth > DEPTH_MAX {
             return refuse("queues are at most 1,024 requests deep there");
         }
         let zeroes = File::options().read(true).open(ZEROES).map_err(Error::Ring)?;
         let mut shared = kept.map_or_else(|| Ok(Shared::new()), |kept| kept.shared())?;
-        let volume = share_maps(namespace, volume, &mut shared)?;
+        let volume = share_maps(namespace, volume, queues.fetching, &mut shared)?;
         let pauses = volume.pauses.clone();
-        let now = Arc::new(Made::new(Arc::new(volume), batches, shared)?);
+        let now = Arc::new(Made::new(Arc::new(volume), queues, shared, None)?);
         let (kept, state) = (kept.cloned(), Mutex::new(State { now, next: None }));
-        Ok(KernelProgram { zeroes, pauses, batches, kept, state })
+        Ok(KernelProgram { zeroes, pauses, queues, kept, state })
     }
 
     /// Whether a block may be at several places, of which writes at the same time may leave different ones:
@@ -156,7 +167,7 @@ impl KernelProgram {
         check_volume(&next)?;
         let mut shared = self.inherited(&next, names, same_object)?;
         if next.instance().program().deferred().is_some() {
-            check(next.object(), next.sizes.len() as u16)?;
+            check(next.object(), next.sizes.len() as u16, &[self.queues.fetching.is_batches()])?;
             let maps = next.instance().maps().iter();
             let mut lone = maps.filter(|map| !map.is_elsewhere() && find(map, &shared).is_some());
             if let Some(map) = lone.find(|map| !map.definition().read_only) {
@@ -168,7 +179,7 @@ impl KernelProgram {
             }
             next.share_maps(&mut |map| kept::share(map, &mut shared)).map_err(Error::Volume)?;
         }
-        Made::new(Arc::new(next), self.batches, shared)
+        Made::new(Arc::new(next), self.queues, shared, Some(&self.now()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -183,60 +194,43 @@ impl KernelProgram {
 
 impl Made {
     /// Goes all the way but for the requests, with the maps that are there already, which keep what they hold; then
-    /// all maps are.
-    fn new(volume: Arc<ForKernel>, batches: bool, shared: Shared) -> Result<Made, Error> {
+    /// all maps are. What the loop knows of requests is what that of `before` does.
+    fn new(
+        volume: Arc<ForKernel>,
+        queues: Queues,
+        mut shared: Shared,
+        before: Option<&Made>,
+    ) -> Result<Made, Error> {
         let linked = Linked::of(volume.object())?;
-        let (shared, told) = (Mutex::new(shared), Mutex::default());
-        let made = Made { volume, linked, shared, told };
         is_there()?;
-        let ring = Ring::new(1).map_err(Error::Ring)?;
-        let maps = made.volume.instance().maps().iter();
-        let is_new = |map: &&Arc<Map>| find(map, &made.shared()).is_none();
+        let maps = volume.instance().maps().iter();
+        let is_new = |map: &&Arc<Map>| find(map, &shared).is_none();
         let new: Vec<Arc<Map>> = maps.filter(is_new).cloned().collect();
         if let Some(map) = new.iter().find(|map| map.is_elsewhere()) {
             let name = &map.definition().name;
             return Err(Error::Volume(format!("map {name} is in use already, and not at hand")));
         }
-        let config = LoopConfig { depth: 1, batches: batches.into(), ..made.config(&ring) };
-        let object = &made.linked.object;
-        let mut turns = Loop::load(object, &config, ring.fd(), &mut made.shared(), None)?;
-        turns.attach()?;
-        new.iter().try_for_each(|map| fill(map, &made.shared()))?;
-        Ok(made)
+        let ring = Ring::new(queues.depth).map_err(Error::Ring)?;
+        let config = config(&volume, queues, &linked, &ring);
+        let before = before.map(|before| &*before.loaded);
+        let loaded = Loaded::load(&linked.object, &config, queues.count, &mut shared, before)?;
+        let loaded = Arc::new(loaded);
+        Loop::new(&loaded, ring.fd(), 0)?.attach()?;
+        new.iter().try_for_each(|map| fill(map, &shared))?;
+        let (shared, told) = (Mutex::new(shared), Mutex::default());
+        Ok(Made { volume, loaded, places: ring.places(), shared, told })
     }
 
-    /// Loads its loop for a ring, where it goes on with the requests of `before`. Queues do so side by side.
-    pub(crate) fn load(
-        &self,
-        config: &LoopConfig,
-        ring: &Ring,
-        before: Option<&Loop>,
-    ) -> Result<Loop, Error> {
-        let copy = |(name, map): (&String, &MapHandle)| {
-            Ok((name.clone(), MapHandle::try_from(map).map_err(Error::of_map)?))
-        };
-        let mut shared = self.shared().iter().map(copy).collect::<Result<Shared, Error>>()?;
-        Loop::load(&self.linked.object, config, ring.fd(), &mut shared, before)
+    /// Its loop for a queue's ring.
+    pub(crate) fn turns(&self, queue: u16, ring: &Ring) -> Result<Loop, Error> {
+        if ring.places() != self.places {
+            return Err(Error::Ring(io::Error::other("the ring is not like the one before it")));
+        }
+        Loop::new(&self.loaded, ring.fd(), queue)
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn config(&self, ring: &Ring) -> LoopConfig {
-        let ForKernel { device, sizes, deallocates, .. } = &*self.volume;
-        let mut config = LoopConfig {
-            device_blocks: device.blocks,
-            blocks_max: device.blocks_max,
-            backends: sizes.len() as u16,
-            block_shift: device.block_shift,
-            deallocates: (*deallocates).into(),
-            defers: self.volume.instance().program().deferred().is_some().into(),
-            has_done: self.linked.has_done.into(),
-            ..on(ring)
-        };
-        config.sizes[..sizes.len()].copy_from_slice(sizes);
-        config
     }
 
     fn mistakes(&self) -> Result<MistakeLog, Error> {
@@ -354,8 +348,9 @@ pub fn is_there() -> Result<(), Error> {
     crate::object::is_there()
 }
 
-/// Checks whether a program is no more than that, and whether this kernel takes it, over `backends` volumes.
-pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
+/// Checks whether a program is no more than that, and whether this kernel takes it, over `backends` volumes, with requests that come
+/// one by one or many at a time, or either way: what the loop does not do in the one way the verifier does not see.
+pub fn check(object: &[u8], backends: u16, batches: &[bool]) -> Result<(), Error> {
     let linked = Linked::of(object)?;
     let program = bpf::load(object).map_err(|error| Error::Volume(error.to_string()))?;
     // That needs no kernel to be known.
@@ -365,24 +360,46 @@ pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
     // Older ones have no such rings, and would only say that something is wrong with it.
     is_there()?;
     let ring = Ring::new(1).map_err(Error::Ring)?;
-    let config = LoopConfig {
-        blocks_max: 2048,
-        backends,
-        block_shift: 9,
-        depth: 1,
-        deallocates: 1,
-        defers: 1,
-        has_done: linked.has_done.into(),
-        ..on(&ring)
-    };
-    // What a loop does not do in the one way the verifier does not see.
-    let many = LoopConfig { batches: 1, ..config };
-    Loop::load(&linked.object, &many, ring.fd(), &mut Shared::new(), None)?;
-    let turns = Loop::load(&linked.object, &config, ring.fd(), &mut Shared::new(), None)?;
-    if program.deferred().is_some() {
-        turns.map(DEFERRALS)?;
+    for batches in batches {
+        let config = LoopConfig {
+            blocks_max: 2048,
+            backends,
+            block_shift: 9,
+            depth: 1,
+            deallocates: 1,
+            defers: 1,
+            batches: (*batches).into(),
+            has_done: linked.has_done.into(),
+            ..on(&ring)
+        };
+        Loaded::load(&linked.object, &config, 1, &mut Shared::new(), None)?;
     }
     Ok(())
+}
+
+/// What the loop is told of a device's queues, whose rings are like this one.
+fn config(volume: &ForKernel, queues: Queues, linked: &Linked, ring: &Ring) -> LoopConfig {
+    let ForKernel { device, sizes, deallocates, .. } = volume;
+    let (batches, fetch, commit) = match queues.fetching {
+        Fetching::Single { fetch, commit } => (0, fetch, commit),
+        Fetching::Batches { fetch, commit, .. } => (1, fetch, commit),
+    };
+    let mut config = LoopConfig {
+        device_blocks: device.blocks,
+        blocks_max: device.blocks_max,
+        fetch,
+        commit,
+        depth: queues.depth,
+        backends: sizes.len() as u16,
+        block_shift: device.block_shift,
+        deallocates: (*deallocates).into(),
+        defers: volume.instance().program().deferred().is_some().into(),
+        batches,
+        has_done: linked.has_done.into(),
+        ..on(ring)
+    };
+    config.sizes[..sizes.len()].copy_from_slice(sizes);
+    config
 }
 
 /// What the kernel needs of a volume that is a program.
@@ -401,12 +418,13 @@ fn for_kernel(volume: &dyn Namespace) -> Result<ForKernel, Error> {
 fn share_maps(
     namespace: &dyn Namespace,
     volume: ForKernel,
+    fetching: Fetching,
     shared: &mut Shared,
 ) -> Result<ForKernel, Error> {
     if volume.instance().program().deferred().is_none() {
         return Ok(volume);
     }
-    check(volume.object(), volume.sizes.len() as u16)?;
+    check(volume.object(), volume.sizes.len() as u16, &[fetching.is_batches()])?;
     // Nobody else has the program while its maps are moved.
     drop(volume);
     let mut outcome = None;
@@ -421,7 +439,6 @@ fn share_maps(
 fn on(ring: &Ring) -> LoopConfig {
     let places = ring.places();
     LoopConfig {
-        memory: ring.memory_address(),
         cq_bytes: places.bytes,
         cq_head: places.head,
         cq_tail: places.tail,

@@ -3,26 +3,24 @@
 //! ```text
 //!   serve(): the thread sleeps in the ring, whose loop comes back when it is called, tags end, or requests are deferred
 //!     pause --> the loop notes what comes and goes on with what is in flight; nothing is any more
-//!           --> the next program is loaded for this ring, with what the loop knows; the thread waits for all other queues
+//!           --> the next program, which is loaded already, gets ready for this ring; the thread waits for all other queues
 //!     resume -> the loop is that of the program as it is now; it begins with what was held back, in its order
 //!     leave  -> as with a pause, but nothing comes after it: what is held back is the next server's
 //! ```
 
-use crate::abi::{CALL, HELD, Held, LoopConfig, QueueState};
+use crate::abi::{CALL, Held, QueueState};
 use crate::calls::Calls;
 use crate::deferred::Deferred;
 use crate::error::Error;
-use crate::object::{Loop, io_error};
+use crate::object::Loop;
 use crate::program::{KernelProgram, Made};
-use crate::ring::{Fetching, Ring};
+use crate::ring::Ring;
 use bpf::request::BACKENDS_MAX;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use namespace::layer::program::{Called, Told};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use zerocopy::{FromBytes, IntoBytes};
 
 /// What a queue is, as the driver sees it.
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +29,9 @@ pub struct Place<'a> {
     pub device: BorrowedFd<'a>,
     /// Which queue.
     pub queue: u16,
-    /// How deep.
-    pub depth: u16,
     /// Where its descriptors are mapped; they stay as long as the queue.
     pub descriptors: u64,
-    /// How requests come.
-    pub fetching: Fetching,
-    /// They are held back until it is told to go on ([`GO`]).
+    /// Requests are held back until it is told to go on ([`GO`]).
     pub held: bool,
 }
 
@@ -51,9 +45,8 @@ pub struct KernelQueue {
     program: Arc<KernelProgram>,
     /// Which of its programs this is.
     made: Arc<Made>,
-    own: Own,
+    queue: u16,
     calls: Arc<Calls>,
-    held: MapHandle,
     pause: Option<Pause>,
     leave: Leave,
     /// What comes may be begun.
@@ -78,24 +71,15 @@ enum Leave {
 const ATTACH_TRIES: u32 = 10;
 const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 
-/// Constants of the queue, whatever its program.
-#[derive(Clone, Copy, Debug)]
-struct Own {
-    descriptors: u64,
-    fetching: Fetching,
-    queue: u16,
-    depth: u16,
-}
-
 /// While another program takes the place of this one.
 #[derive(Debug)]
 struct Pause {
     round: u64,
-    /// Nothing is in flight, and that was told; with the next program's loop, if there is one and it could be loaded.
+    /// Nothing is in flight, and that was told; with the next program's loop, if there is one and it could be made.
     arrived: Option<Option<Ready>>,
 }
 
-/// A loop that is loaded for the ring, and not attached.
+/// A loop that is made for the ring, and not attached.
 #[derive(Debug)]
 struct Ready {
     made: Arc<Made>,
@@ -104,10 +88,11 @@ struct Ready {
 }
 
 impl KernelQueue {
-    /// Loads the program for a queue, and has the driver give it requests.
+    /// Has the driver give the program the requests of a queue.
     pub fn open(program: &Arc<KernelProgram>, place: &Place<'_>) -> Result<KernelQueue, Error> {
         let made = program.now();
-        let mut ring = Ring::new(place.depth).map_err(Error::Ring)?;
+        let (depth, fetching) = (program.queues.depth, program.queues.fetching);
+        let mut ring = Ring::new(depth).map_err(Error::Ring)?;
         let mut files = [-1; 1 + BACKENDS_MAX + 1];
         files[0] = place.device.as_raw_fd();
         for (file, backend) in files[1..].iter_mut().zip(&made.volume.files) {
@@ -115,12 +100,12 @@ impl KernelQueue {
         }
         files[1 + BACKENDS_MAX] = program.zeroes.as_raw_fd();
         ring.register_files(&files).map_err(Error::Ring)?;
-        let &Place { descriptors, fetching, queue, depth, held: waits, .. } = place;
-        let own = Own { descriptors, fetching, queue, depth };
-        let Ready { made, mut turns, deferred } = Ready::load(made, own, &ring, None)?;
+        let &Place { descriptors, queue, held: waits, .. } = place;
+        ring.belong_to(queue);
+        let Ready { made, mut turns, deferred } = Ready::new(made, queue, &ring)?;
+        turns.begin(descriptors, ring.memory_address())?;
         // Once the loop is attached nothing is submitted from here.
         let calls = Arc::new(Calls::new().map_err(Error::Ring)?);
-        let held = turns.map(HELD)?;
         ring.listen(calls.bell(), CALL).map_err(Error::Ring)?;
         ring.fetch(fetching, queue, depth).map_err(Error::Ring)?;
         turns.attach()?;
@@ -131,9 +116,8 @@ impl KernelQueue {
             ring,
             program,
             made,
-            own,
+            queue,
             calls,
-            held,
             pause,
             leave,
             goes: !waits,
@@ -167,7 +151,7 @@ impl KernelQueue {
     pub fn serve(&mut self) -> io::Result<QueueState> {
         self.ring.turn()?;
         if let Some(deferred) = &mut self.deferred {
-            deferred.work()?;
+            deferred.work(&self.turns)?;
         }
         self.heed()?;
         self.turns.state()
@@ -195,7 +179,7 @@ impl KernelQueue {
                 }
             }
             let state = self.turns.state()?;
-            let is_over = state.error != 0 || state.ended >= u32::from(self.own.depth);
+            let is_over = state.error != 0 || state.ended >= u32::from(self.program.queues.depth);
             if !self.is_holding() || state.busy > 0 || is_over {
                 return Ok(());
             }
@@ -222,7 +206,7 @@ impl KernelQueue {
         }
         let next = self.program.next();
         let ready = next.and_then(|made| {
-            Ready::load(Arc::clone(&made), self.own, &self.ring, Some(&self.turns))
+            Ready::new(Arc::clone(&made), self.queue, &self.ring)
                 .inspect_err(|error| self.program.refuse(&made, error.to_string()))
                 .ok()
         });
@@ -237,8 +221,7 @@ impl KernelQueue {
         if !Arc::ptr_eq(&now, &self.made) {
             let ready = match ready.filter(|ready| Arc::ptr_eq(&ready.made, &now)) {
                 Some(ready) => ready,
-                None => Ready::load(now, self.own, &self.ring, Some(&self.turns))
-                    .map_err(io::Error::other)?,
+                None => Ready::new(now, self.queue, &self.ring).map_err(io::Error::other)?,
             };
             // A ring has one loop at a time.
             drop(std::mem::replace(&mut self.turns, ready.turns));
@@ -273,16 +256,10 @@ impl KernelQueue {
 
     /// Tells the loop, which does not run, whether to hold back what comes.
     fn change_held(&self, change: impl FnOnce(&mut Held)) -> io::Result<()> {
-        let (map, key) = (&self.held, 0_u32.to_ne_bytes());
-        let value = map.lookup(&key, MapFlags::ANY).map_err(|error| io_error(&error))?;
-        let another = |_| io::Error::other("what the loop holds back is of another size");
-        let mut held = Held::read_from_bytes(&value.unwrap_or_default()).map_err(another)?;
+        let mut held = self.turns.held()?;
         let before = held;
         change(&mut held);
-        if held == before {
-            return Ok(());
-        }
-        map.update(&key, held.as_bytes(), MapFlags::ANY).map_err(|error| io_error(&error))
+        if held == before { Ok(()) } else { self.turns.set_held(&held) }
     }
 }
 
@@ -299,18 +276,10 @@ impl Drop for KernelQueue {
 }
 
 impl Ready {
-    /// Loads the loop of `made` for a ring, where it goes on with the requests of `before`.
-    fn load(made: Arc<Made>, own: Own, ring: &Ring, before: Option<&Loop>) -> Result<Ready, Error> {
-        let Own { descriptors, fetching, queue, depth } = own;
-        let (batches, fetch, commit) = match fetching {
-            Fetching::Single { fetch, commit } => (0, fetch, commit),
-            Fetching::Batches { fetch, commit, .. } => (1, fetch, commit),
-        };
-        let config =
-            LoopConfig { descriptors, fetch, commit, queue, depth, batches, ..made.config(ring) };
-        let turns = made.load(&config, ring, before)?;
-        let decider = made.volume.decider(queue.into());
-        let deferred = decider.map(|decider| Deferred::of(&turns, decider)).transpose()?;
+    /// The loop of `made` for a queue's ring. It knows of requests what the queue's loops before it did.
+    fn new(made: Arc<Made>, queue: u16, ring: &Ring) -> Result<Ready, Error> {
+        let turns = made.turns(queue, ring)?;
+        let deferred = made.volume.decider(queue.into()).map(Deferred::new);
         Ok(Ready { made, turns, deferred })
     }
 }

@@ -1,8 +1,8 @@
 //! The ring that a loop in the kernel turns.
 
 use crate::abi::{
-    BUFFER_BYTES, BUFFERS, BUFFERS_AT, DEPTH_MAX, FILES, MEMORY_BYTES, PREPARED, RESULT_BYTES,
-    RESULTS_AT, SQ_ENTRIES, TAG_BYTES, TAGS_AT,
+    BUFFER_BYTES, BUFFERS, BUFFERS_AT, DEPTH_MAX, FILES, MEMORY_BYTES, PREPARED, QUEUE_AT,
+    RESULT_BYTES, RESULTS_AT, SQ_ENTRIES, TAG_BYTES, TAGS_AT,
 };
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -147,8 +147,15 @@ pub enum Fetching {
     },
 }
 
+impl Fetching {
+    /// Whether requests come many at a time.
+    pub fn is_batches(&self) -> bool {
+        matches!(self, Fetching::Batches { .. })
+    }
+}
+
 /// Where the completion queue is, in the ring's own memory.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     /// Bytes of that memory.
     pub bytes: u32,
@@ -237,6 +244,12 @@ impl Ring {
     /// Its descriptor.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// Says to the loop whose ring it is.
+    pub fn belong_to(&mut self, queue: u16) {
+        // SAFETY: within the mapping; the loop does not run yet.
+        unsafe { self.memory.start.add(QUEUE_AT).cast::<u32>().write(queue.into()) };
     }
 
     /// Where its completion queue is.

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use ublk_bpf::KeptMaps;
+use ublk_bpf::{KeptMaps, Queues};
 
 /// How long the device node of a new device may take to appear.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
@@ -134,7 +134,9 @@ impl Device {
         }
         let volume = namespace.as_ref();
         let batches = takes_batches(options, driver)?;
-        let runs = Runs::choose(options, volume, path, options.depth, batches, None)?;
+        let (count, fetching) = (options.queues, kernel::fetching(batches));
+        let queues = Queues { count, depth: options.depth, fetching };
+        let runs = Runs::choose(options, volume, path, queues, None)?;
         let limits = namespace.limits();
         let io_bytes_max = parameters::io_bytes_max(&limits, path, options.io_bytes_max);
         let mut flags = path.flags() | driver.mask() & flag::UPDATE_SIZE;

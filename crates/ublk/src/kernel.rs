@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use ublk_bpf::{Fetching, KernelProgram, KernelQueue, Place};
+use ublk_bpf::{Fetching, KernelProgram, KernelQueue, Place, Queues};
 
 /// Where a volume's program is to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,14 +62,12 @@ pub fn place_and_reason(words: &str) -> Option<(&'static str, Option<&str>)> {
 }
 
 impl Runs {
-    /// Chooses for a volume whose data goes that way, by queues of such a depth whose requests come many at a time if they do
-    /// in `batches`; `made` is the device, if it is there already.
+    /// Chooses for a volume whose data goes that way, by those queues; `made` is the device, if it is there already.
     pub fn choose(
         options: &DeviceOptions,
         volume: &dyn Namespace,
         path: DataPath,
-        depth: u16,
-        batches: bool,
+        queues: Queues,
         made: Option<&Parameters>,
     ) -> Result<Runs, Error> {
         let asked = options.program;
@@ -83,7 +81,7 @@ impl Runs {
             _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
             _ if options.poll => "--poll is for user space".to_owned(),
             _ if options.threads > 1 => "several threads per queue are for user space".to_owned(),
-            _ => match KernelProgram::new(volume, depth, batches, kept) {
+            _ => match KernelProgram::new(volume, queues, kept) {
                 Ok(program) => match unsuited(volume, &program, asked, made) {
                     Some(why) => why,
                     None => {
@@ -176,12 +174,35 @@ pub fn check_length(id: u32, bytes: u64) -> Result<(), Error> {
     }
 }
 
+/// Whether requests of a device come many at a time.
+///
+/// # Errors
+/// There is none of that number, or the driver does not tell.
+pub fn comes_in_batches(id: u32) -> Result<bool, Error> {
+    Ok(Control::open()?.info(id)?.flags & driver::flag::BATCH_IO != 0)
+}
+
 /// Requests of every kind are at most as long as the program takes: nobody in the kernel cuts them.
 pub fn limit(parameters: &mut Parameters, program: &KernelProgram) {
     let most = (program.io_bytes_max() >> SECTOR_SHIFT).min(u32::MAX.into()) as u32;
     let discard = &mut parameters.discard;
     discard.max_discard_sectors = discard.max_discard_sectors.min(most);
     discard.max_write_zeroes_sectors = discard.max_write_zeroes_sectors.min(most);
+}
+
+/// How requests come, many at a time or one by one.
+pub fn fetching(batches: bool) -> Fetching {
+    match batches {
+        false => Fetching::Single {
+            fetch: driver::io::FETCH_REQ,
+            commit: driver::io::COMMIT_AND_FETCH_REQ,
+        },
+        true => Fetching::Batches {
+            prepare: driver::io::PREP_IO_CMDS,
+            fetch: driver::io::FETCH_IO_CMDS,
+            commit: driver::io::COMMIT_IO_CMDS,
+        },
+    }
 }
 
 /// Serves a queue until all of its tags have ended: the thread sleeps in the kernel. Whether they have, without an error.
@@ -197,24 +218,11 @@ pub fn run(
     {
         tracing::warn!(cpu, "a queue's thread cannot be kept on its core: {error}");
     }
-    let fetching = match seed.config.batch {
-        false => Fetching::Single {
-            fetch: driver::io::FETCH_REQ,
-            commit: driver::io::COMMIT_AND_FETCH_REQ,
-        },
-        true => Fetching::Batches {
-            prepare: driver::io::PREP_IO_CMDS,
-            fetch: driver::io::FETCH_IO_CMDS,
-            commit: driver::io::COMMIT_IO_CMDS,
-        },
-    };
     let opened = Descriptors::map(&seed.node, number, depth).and_then(|descriptors| {
         let place = Place {
             device: seed.node.as_fd(),
             queue: number,
-            depth,
             descriptors: descriptors.address(),
-            fetching,
             held: seed.config.held,
         };
         let queue = KernelQueue::open(program, &place).map_err(io::Error::other)?;

@@ -47,7 +47,7 @@ pub use control::{CONTROL_PATH, Control, ControlError, Taken};
 pub use device::{Device, DeviceOptions, Ending, Wake};
 pub use error::Error;
 pub use features::{Feature, Features, KNOWN};
-pub use kernel::{ProgramPlace, Runs, check_length, place_and_reason};
+pub use kernel::{ProgramPlace, Runs, check_length, comes_in_batches, place_and_reason};
 pub use path::{DataPath, PathError};
 pub use recovery::{await_end, quiesce, waits_for_server};
 pub use tags::{Carries, Step, Tags};

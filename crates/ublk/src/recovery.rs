@@ -4,13 +4,14 @@ use crate::control::Control;
 use crate::device::{Device, DeviceOptions, LOOK_EVERY, Wake, check_threads};
 use crate::driver::{DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
 use crate::error::Error;
-use crate::kernel::Runs;
+use crate::kernel::{self, Runs};
 use crate::path::DataPath;
 use namespace::Namespace;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
+use ublk_bpf::Queues;
 
 /// How long a killed server may take to be gone.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
@@ -56,8 +57,9 @@ impl Device {
         let path = DataPath::of_flags(info.flags);
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
         let (volume, depth) = (namespace.as_ref(), info.queue_depth);
-        let batches = info.flags & flag::BATCH_IO != 0;
-        let runs = Runs::choose(options, volume, path, depth, batches, Some(&parameters))?;
+        let fetching = kernel::fetching(info.flags & flag::BATCH_IO != 0);
+        let queues = Queues { count: info.nr_hw_queues, depth, fetching };
+        let runs = Runs::choose(options, volume, path, queues, Some(&parameters))?;
         check_threads(options.threads, depth, info.flags)?;
         await_recovery(&mut control, id, &begins)?;
         let mut device = Device::new(control, info, namespace, path, runs);

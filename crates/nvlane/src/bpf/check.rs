@@ -24,7 +24,7 @@ pub fn command(args: &BpfCheckArgs) -> Result<()> {
     let object = volume::read_program_waiting(&args.program);
     let object = object.with_context(|| format!("cannot read {name}"))?;
     let user = User::of(&object, args);
-    let kernel = Kernel::of(ublk_bpf::check(&object, args.backends));
+    let kernel = Kernel::of(ublk_bpf::check(&object, args.backends, &[true, false]));
     let text = match args.output_format {
         ListFormat::Normal => format!("{name}: {}{}", user.text()?, kernel.text(&user)),
         ListFormat::Json => {

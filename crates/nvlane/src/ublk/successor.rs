@@ -152,7 +152,9 @@ pub fn check_programs(id: u32, volume: Option<&str>, place: ProgramPlace) -> Res
         let most = check_successor(&object, name, &backends, program.blocks, &kept)?;
         // The volume's program is the first one.
         if number == 0 && place == ProgramPlace::Kernel {
-            ublk_bpf::check(&object, backends.len() as u16).with_context(|| name.clone())?;
+            let batches = ::ublk::comes_in_batches(id).with_context(|| name.clone())?;
+            let checked = ublk_bpf::check(&object, backends.len() as u16, &[batches]);
+            checked.with_context(|| name.clone())?;
             ::ublk::check_length(id, most).with_context(|| name.clone())?;
         }
     }
