@@ -108,6 +108,7 @@ struct nvlane_memory {
 };
 #define NVLANE_PLACE(member) __builtin_offsetof(struct nvlane_memory, member)
 _Static_assert(NVLANE_PLACE(buffer) % 4096 == 0, "buffers begin a page");
+_Static_assert(NVLANE_PLACE(queue) == NVLANE_PLACE(buffer) + NVLANE_BUFFERS * 16, "as in crates/ublk-bpf/src/abi.rs");
 struct nvlane_descriptor { __u32 op_flags, sectors; __u64 start, addr; };
 
 /* What a completion is about: kind 63:56, backend 47:40, part 39:32, tag 31:0. */
@@ -168,14 +169,21 @@ int nvlane_loop_step(__u64 *arguments)
 	struct nvlane_memory *memory = (void *)bpf_io_uring_get_region(ring, 0, sizeof(*memory));
 	__u8 *cq = bpf_io_uring_get_region(ring, 1, nvlane_config.cq_bytes);
 	struct nvlane_sq *sq = (void *)bpf_io_uring_get_region(ring, 2, sizeof(*sq));
-	__u32 key = memory ? memory->queue : 0, head, tail, i, ended, filled;
-	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
-	struct nvlane_deferrals *deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
-	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
+	__u32 key, head, tail, i, ended, filled;
+	struct nvlane_queue_state *q;
+	struct nvlane_deferrals *deferrals;
+	struct nvlane_held *held;
 
+	/* Nobody knows whose ring it is; that no step was done, user space sees. */
+	if (!memory)
+		return IOU_LOOP_STOP;
+	key = memory->queue;
+	q = bpf_map_lookup_elem(&nvlane_queues, &key);
+	deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
+	held = bpf_map_lookup_elem(&nvlane_held, &key);
 	if (!q || !deferrals || !held)
 		return IOU_LOOP_STOP;
-	if (!memory || !cq || !sq) {
+	if (!cq || !sq) {
 		q->error = NVLANE_EFAULT;
 		return IOU_LOOP_STOP;
 	}

@@ -32,6 +32,7 @@ struct nvlane_loop_config {
 	__u8 has_done;			/* there is an NVLANE_DONE */
 	__u8 reserved[7];
 };
+_Static_assert(sizeof(struct nvlane_loop_config) == 184, "as in crates/ublk-bpf/src/abi.rs");
 
 /* What is wrong with a list of actions; numbered as in crates/ublk-bpf. */
 enum {
@@ -93,7 +94,10 @@ struct nvlane_queue_state {
 	__u32 refetch;			/* the driver is to be asked for requests again */
 	__u32 committing;		/* commits of which the driver has not said what became of them */
 	__u32 in_flight[NVLANE_BACKENDS_MAX];
+	/* So that no two queues, which lie side by side, change the same line of the cache. */
+	__u64 reserved[10];
 };
+_Static_assert(sizeof(struct nvlane_queue_state) == 256, "as in crates/ublk-bpf/src/abi.rs");
 
 /* Requests that are with user space, which waits while the loop runs, and the other way round. */
 struct nvlane_deferrals {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* failing: one backend as it is; a write to block 8 stops the kernel's loop with an error, one to block 16 has the
- * driver refuse what is committed. For tests. */
+ * driver refuse what is committed. It reaches queue 0's part of the loop, whichever queue it runs on. For tests. */
 #include "../nvlane_bpf.h"
 #include "../loop/shared.h"
 

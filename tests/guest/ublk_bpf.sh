@@ -51,7 +51,7 @@ alone() {
 
 # Stops the device after COUNTED requests more, and wants of each queue that the kernel came back a few
 # times at the end, not once per so many requests (everyday: per some dozen): where others compute as well, up to once for each tag that ends.
-COUNTED=$((FULL ? 8192 : 2048))
+COUNTED=$((FULL ? 8192 : 1024))
 stop_counted() {
     local requests returns lines=0 all=0 queues
     dd if="$DEVICE" of=/dev/null bs=512 count=$COUNTED skip=16384 iflag=direct status=none
@@ -162,6 +162,11 @@ in_kernel "bpf:$bpf/null.bpf.o($b)" -d 16
 dd if=/dev/urandom of="$DEVICE" bs=1M count=4 oflag=direct status=none
 cmp -n $((4 << 20)) /dev/zero <(dd if="$DEVICE" bs=1M count=4 iflag=direct status=none) || die "null does not read zeroes"
 stop_counted null
+# The driver makes no more queues than there are processors, and the kernel's memory would not do for what was asked for.
+in_kernel "bpf:$bpf/null.bpf.o($b)" -q 4096 -d 1024
+expect "queues" "$(ls "/sys/block/${DEVICE#/dev/}/mq" | wc -l)" "$(nproc)"
+dd if="$DEVICE" of=/dev/null bs=4k count=16 iflag=direct status=none
+ublk_stop
 expect "what null was put over" "$(sha256sum <"$b")" "$sum"
 
 # What a program makes of a discard frees blocks, and reads as zeroes.

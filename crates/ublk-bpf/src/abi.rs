@@ -143,6 +143,8 @@ pub struct QueueState {
     pub committing: u32,
     /// Parts with each backend.
     pub in_flight: [u32; BACKENDS_MAX],
+    /// Zero: the next queue's begins on another line of the cache.
+    pub reserved: [u64; 10],
 }
 
 /// [`Mistake::entry`]: `NVLANE_DONE`.
@@ -243,7 +245,7 @@ pub struct MistakeLog {
 
 const _: () = {
     assert!(size_of::<LoopConfig>() == 184);
-    assert!(size_of::<QueueState>() == 176);
+    assert!(size_of::<QueueState>() == 256);
     assert!(BUFFERS_AT.is_multiple_of(4096));
     assert!(size_of::<Mistake>() == 32);
     assert!(size_of::<Deferrals>() == 2120);

@@ -1,4 +1,4 @@
-//! From an object to loops: the kernel's verifier looks at it once for all queues of a device.
+//! From an object to loops: it is loaded once for all queues of a device.
 //!
 //! ```text
 //!   object --> Loaded: the loop's program, and the maps of what it knows of requests, with a part for each queue

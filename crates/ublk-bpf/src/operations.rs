@@ -36,7 +36,7 @@ impl Layout {
     /// # Errors
     /// [`Error::Kernel`]: its rings have none.
     pub fn of_kernel() -> Result<Layout, Error> {
-        // Each queue asks, and the kernel's types are some 100,000.
+        // Each load asks, and the kernel's types are some 100,000.
         static FOUND: OnceLock<Option<Layout>> = OnceLock::new();
         let found = match FOUND.get() {
             Some(found) => *found,

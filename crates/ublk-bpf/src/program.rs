@@ -29,7 +29,7 @@ const ZEROES: &str = "/dev/zero";
 /// The queues of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
-    /// How many there are at most.
+    /// How many were asked for; the driver makes no more than there may be processors.
     pub count: u16,
     /// How deep each is.
     pub depth: u16,
@@ -57,7 +57,7 @@ struct State {
 #[derive(Debug)]
 struct Next {
     made: Arc<Made>,
-    /// A queue could not load it.
+    /// A queue could not have it.
     refused: Option<String>,
 }
 
@@ -90,6 +90,10 @@ impl KernelProgram {
         if queues.depth > DEPTH_MAX {
             return refuse("queues are at most 1,024 requests deep there");
         }
+        // What there may be, not what this thread may use.
+        let processors = libbpf_rs::num_possible_cpus().map_err(Error::of_map)?;
+        let count = queues.count.min(processors.try_into().unwrap_or(u16::MAX));
+        let queues = Queues { count, ..queues };
         let zeroes = File::options().read(true).open(ZEROES).map_err(Error::Ring)?;
         let mut shared = kept.map_or_else(|| Ok(Shared::new()), |kept| kept.shared())?;
         let volume = share_maps(namespace, volume, queues.fetching, &mut shared)?;

@@ -49,6 +49,8 @@ pub struct KernelQueue {
     calls: Arc<Calls>,
     pause: Option<Pause>,
     leave: Leave,
+    /// Steps of its loops that were seen.
+    steps: u64,
     /// What comes may be begun.
     goes: bool,
 }
@@ -120,6 +122,7 @@ impl KernelQueue {
             calls,
             pause,
             leave,
+            steps: 0,
             goes: !waits,
         };
         match queue.program.pauses.join(Arc::clone(&queue.calls) as _) {
@@ -149,12 +152,18 @@ impl KernelQueue {
     /// Has the kernel serve until tags end, requests are deferred, somebody calls or a signal comes, and tells how
     /// things are.
     pub fn serve(&mut self) -> io::Result<QueueState> {
-        self.ring.turn()?;
+        let has_stopped = self.ring.turn()?;
+        // Nothing changes in it until the next turn.
+        let state = self.turns.state()?;
+        if has_stopped && state.steps == self.steps {
+            return Err(io::Error::other("the loop does not know its ring"));
+        }
+        self.steps = state.steps;
         if let Some(deferred) = &mut self.deferred {
             deferred.work(&self.turns)?;
         }
         self.heed()?;
-        self.turns.state()
+        Ok(state)
     }
 
     /// Does what it is told, and waits for more where nothing is in flight.

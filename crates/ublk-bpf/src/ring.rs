@@ -369,11 +369,11 @@ impl Ring {
         Ok(results.find(|result| *result < 0).map(|result| io::Error::from_raw_os_error(-result)))
     }
 
-    /// Turns the loop until it stops, or a signal comes.
-    pub fn turn(&self) -> io::Result<()> {
+    /// Turns the loop until it stops, or a signal comes: whether it stopped.
+    pub fn turn(&self) -> io::Result<bool> {
         match self.enter(0, 1) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            turned => turned.map(drop),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            turned => turned.map(|_| true),
         }
     }
 

@@ -134,8 +134,8 @@ impl Device {
         }
         let volume = namespace.as_ref();
         let batches = takes_batches(options, driver)?;
-        let (count, fetching) = (options.queues, kernel::fetching(batches));
-        let queues = Queues { count, depth: options.depth, fetching };
+        let fetching = kernel::fetching(batches);
+        let queues = Queues { count: options.queues, depth: options.depth, fetching };
         let runs = Runs::choose(options, volume, path, queues, None)?;
         let limits = namespace.limits();
         let io_bytes_max = parameters::io_bytes_max(&limits, path, options.io_bytes_max);
