@@ -43,7 +43,7 @@ struct SharedPath {
     /// When what follows was measured.
     measured_ns: AtomicU64,
     latency_ns: AtomicU64,
-    /// Commands in flight that were sent under queue-depth.
+    /// Commands in flight, of those cores whose policy is queue-depth.
     active: AtomicU32,
 }
 
@@ -82,7 +82,7 @@ impl Shared {
         (path.latency_ns.load(Ordering::Relaxed), path.measured_ns.load(Ordering::Relaxed))
     }
 
-    /// Commands in flight of all cores that were sent under queue-depth.
+    /// Commands in flight, of those cores whose policy is queue-depth.
     #[inline]
     pub fn active(&self, path: usize) -> u32 {
         self.paths[path].active.load(Ordering::Relaxed)

@@ -58,8 +58,6 @@ pub struct Token {
     pub(crate) path: u8,
     pub(crate) group: Group,
     pub(crate) probe: bool,
-    /// Among what all cores have in flight.
-    pub(crate) counted: bool,
 }
 
 /// One core's paths.
@@ -199,8 +197,7 @@ impl Selector {
         self.selections[kind][path] += 1;
         self.recent[path] += 1;
         self.commands += 1;
-        let counted = self.settings.policy == Policy::QueueDepth;
-        if counted {
+        if self.settings.policy == Policy::QueueDepth {
             self.counted.begin(path);
         }
         let estimates = &mut self.estimates[kind];
@@ -212,7 +209,6 @@ impl Selector {
             path: path as u8,
             group,
             probe: false,
-            counted,
         };
         estimates.submitted(&token);
         Token { queued: token.queued + token.work, ..token }
@@ -229,7 +225,7 @@ impl Selector {
     pub fn completed(&mut self, token: &Token, now_ns: u64, outcome: Outcome) {
         let (path, kind) = (token.path(), token.group as usize);
         self.in_flight[path] -= 1;
-        if token.counted {
+        if self.settings.policy == Policy::QueueDepth {
             self.counted.end(path);
         }
         let estimates = &mut self.estimates[kind];
@@ -296,6 +292,10 @@ impl Selector {
             self.classic.forget();
             self.latencies = unknown(self.seed);
             self.estimates.iter_mut().for_each(Estimates::reset);
+            match settings.policy {
+                Policy::QueueDepth => self.counted.begin_all(&self.in_flight),
+                _ => self.counted.end_all(),
+            }
         }
         self.settings = settings;
     }

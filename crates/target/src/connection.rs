@@ -575,6 +575,8 @@ impl Complete for Connection {
                 // The socket took not all, or may be read again: the poller has to see to it.
             }
             TOKEN_BUFFERS => {
+                // What waits came long ago, perhaps: this may be the first that runs after that.
+                self.core.pulse();
                 if self.closed.get() {
                     return;
                 }

@@ -55,7 +55,7 @@ impl Core {
     /// Notes that this core runs. If it has not for longer than hosts wait, their connections end; for how long it has not is
     /// given to whoever notices, whose own connection stays while it is in its turn.
     #[inline]
-    fn pulse(&self) -> Option<Duration> {
+    pub(crate) fn pulse(&self) -> Option<Duration> {
         let now = clock();
         let pause = now.saturating_sub(self.pulse.at.replace(now));
         if pause < PAUSE_MIN { None } else { self.end_what_paused(pause) }

@@ -29,7 +29,6 @@ impl Bench {
             path: path as u8,
             group: Group::Read,
             probe: false,
-            counted: false,
         };
         estimates.submitted(&token);
         token

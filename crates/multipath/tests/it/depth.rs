@@ -55,21 +55,29 @@ fn the_fewest_of_those_that_may_be_used() {
     assert_eq!(chosen(&mut core), 0);
 }
 
-/// What was sent under another policy does not count, as in Linux; what was sent under this one is taken back in any case.
+/// From the moment on that it is the policy, whatever was sent before; and not a moment longer.
 #[test]
-fn only_what_was_sent_under_it_counts() {
+fn what_is_in_flight_when_it_begins_counts_and_nothing_after_its_end() {
     let [mut one, mut other] = cores::<2>(2);
     one.configure(Settings::default());
     let early = one.submitted(0, 0, Group::Read, 4096);
-    assert_eq!((chosen(&mut other), one.in_flight(0)), (0, 1));
+    assert_eq!(chosen(&mut other), 0, "nobody counts");
     one.configure(queue_depth());
-    let late = one.submitted(0, 0, Group::Read, 4096);
     assert_eq!(chosen(&mut other), 1);
-    one.configure(Settings::default());
-    end(&mut one, &early);
-    assert_eq!(chosen(&mut other), 1);
-    end(&mut one, &late);
+    let late = one.submitted(1, 0, Group::Read, 4096);
+    let third = one.submitted(1, 0, Group::Read, 4096);
     assert_eq!(chosen(&mut other), 0);
+    end(&mut one, &early);
+    end(&mut one, &third);
+    // Other tunables change nothing of it.
+    one.configure(Settings { latency_ewma_shift: 1, ..queue_depth() });
+    other.submitted(0, 0, Group::Read, 4096);
+    other.submitted(0, 0, Group::Read, 4096);
+    assert_eq!(chosen(&mut other), 1, "two and one");
+    one.configure(Settings::default());
+    end(&mut one, &late);
+    other.submitted(1, 0, Group::Read, 4096);
+    assert_eq!(chosen(&mut other), 1, "two and one again");
 }
 
 #[test]
