@@ -18,8 +18,9 @@ for name in slow held; do printf "${name:0:1}%.0s" {1..4096} >"$WORK/$name"; don
 put() { dd if="$1" of="$DEVICE" bs=4096 seek="$2" count=1 oflag=direct conv=notrunc status=none; }
 at() { dd if="$image" bs=4096 skip="$1" count=1 status=none; }
 
-# try_to_begin: a device whose program is being replaced, with a write that it waits for and one that is held back. Fails
-# where the machine stood still for so long that it is not, and takes the device away.
+# try_to_begin: a device whose program is being replaced, with a write that it waits for and one, to block `place`, that is held
+# back: those that come before the replacement has begun are not. Fails where the machine stood still for so long that none is, and
+# takes the device away.
 try_to_begin() {
     local turn
     rm -f "$image"
@@ -30,18 +31,21 @@ try_to_begin() {
     await 30 in_flight 1
     "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" >"$WORK/first" 2>&1 &
     first=$!
-    pause 4
-    put "$WORK/held" 9 &
-    held=$!
-    for ((turn = 0; turn < 30; turn++)); do
-        in_flight 2 && break
-        pause 0.1
+    pause 1
+    for ((place = 9; place < 64; place++)); do
+        put "$WORK/held" $place &
+        held=$!
+        for ((turn = 0; turn < 30; turn++)); do
+            if in_flight 2 || ! kill -0 $held 2>/dev/null; then break; fi
+            pause 0.1
+        done
+        pause 0.5
+        in_flight 2 && cmp -s /dev/zero <(at 1) -n 4096 && cmp -s /dev/zero <(at $place) -n 4096 && return
+        wait $held || die "a write that was not held back failed"
+        kill -0 $slow 2>/dev/null || break
     done
-    pause 0.5
-    in_flight 2 && cmp -s /dev/zero <(at 1) -n 4096 && cmp -s /dev/zero <(at 9) -n 4096 && return
     echo "not held back: $(tr '\n' ' ' <"$WORK/first")"
     wait $slow || die "the slow write failed"
-    wait $held || die "a write that was not held back failed"
     wait $first || die "nothing but one slow write, and not replaced: $(<"$WORK/first")"
     ublk_stop
     return 1
@@ -57,7 +61,7 @@ written() {
     wait $slow || die "$1: the slow write failed"
     wait $held || die "$1: the write that was held back failed"
     cmp "$WORK/slow" <(at 1) || die "$1: other bytes"
-    cmp "$WORK/held" <(at 9) || die "$1: other bytes"
+    cmp "$WORK/held" <(at $place) || die "$1: other bytes"
 }
 
 # Another one takes its turn.
