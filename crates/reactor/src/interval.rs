@@ -48,6 +48,25 @@ impl Interval {
     }
 }
 
+/// Whether some time may have passed since it was told: for who asks so often that the clock costs too much.
+#[derive(Default)]
+pub struct Moment(Cell<u64>);
+
+impl Moment {
+    /// It is now.
+    #[inline]
+    pub fn tell(&self) {
+        self.0.set(ticks().unwrap_or(0));
+    }
+
+    /// Whether that may be more than 13 to 67 ms ago, by how quick the processor's counter is; always where none is known.
+    #[inline]
+    pub fn may_be_past(&self) -> bool {
+        // A counter that was put back is far away, too.
+        ticks().is_none_or(|ticks| ticks.wrapping_sub(self.0.get()) >= TICKS)
+    }
+}
+
 /// The processor's counter; none where none is known here.
 #[inline(always)]
 fn ticks() -> Option<u64> {
@@ -64,6 +83,20 @@ mod tests {
     use super::*;
     use crate::Config;
     use std::thread::sleep;
+
+    #[test]
+    fn a_moment_passes() {
+        let moment = Moment::default();
+        assert!(moment.may_be_past(), "it was never told");
+        // Only a thread that stands still for so long between the two does not see it.
+        let is_now = (0..5).any(|_| {
+            moment.tell();
+            !moment.may_be_past()
+        });
+        assert!(is_now || cfg!(not(target_arch = "x86_64")));
+        sleep(Duration::from_millis(100));
+        assert!(moment.may_be_past());
+    }
 
     #[test]
     fn it_is_over_until_it_begins_again() {

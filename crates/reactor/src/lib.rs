@@ -62,7 +62,7 @@ pub use command_ring::CommandRing;
 pub use drive::Drive;
 pub use error::Error;
 pub use files::FixedFile;
-pub use interval::Interval;
+pub use interval::{Interval, Moment};
 pub use mailbox::Mailbox;
 pub use outside::OutsideError;
 pub use pollers::PollerId;

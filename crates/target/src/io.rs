@@ -356,6 +356,10 @@ impl Connection {
                 inner.waiting.rotate_right(1);
                 return;
             }
+            // The rest in another turn, which looks at the clock.
+            if self.core.may_have_paused() {
+                return;
+            }
         }
     }
 

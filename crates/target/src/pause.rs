@@ -4,11 +4,13 @@
 //! twice its keep alive time-out after the last sign of this end it trusts that nothing more of that is carried out
 //! ([`association`](../association/index.html)), and may have written the same blocks by another path. Timers are of no help, since they
 //! stood still as well, and sockets are read before they are looked at. So whoever has read something, or goes on with what
-//! has waited, looks at the clock first. What namespaces have been given by then they carry out.
+//! has waited, looks at the clock first, and at the processor's counter before each command. What namespaces have been given by then
+//! they carry out. A virtual machine that is stopped with its clock is not seen.
 
 use crate::connection::{Connection, Inner, Role};
 use crate::core::{Core, TOKEN_PULSE};
 use crate::journal::End;
+use reactor::Moment;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -25,6 +27,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(1500);
 pub(crate) struct Pulse {
     /// Of a clock that goes on while the machine sleeps.
     at: Cell<Duration>,
+    /// The same, for whoever asks at each command.
+    moment: Moment,
     /// A timer sees to it that this is never long ago.
     beats: Cell<bool>,
 }
@@ -34,6 +38,7 @@ impl Core {
     pub(crate) fn begin_pulse(&self) {
         if !self.pulse.beats.replace(true) {
             self.pulse.at.set(clock());
+            self.pulse.moment.tell();
             self.beat_later();
         }
     }
@@ -58,7 +63,20 @@ impl Core {
     pub(crate) fn pulse(&self) -> Option<Duration> {
         let now = clock();
         let pause = now.saturating_sub(self.pulse.at.replace(now));
+        self.pulse.moment.tell();
         if pause < PAUSE_MIN { None } else { self.end_what_paused(pause) }
+    }
+
+    /// Whether this core may not have run for some time since it was last seen to: then it is to be looked again before
+    /// anything is begun.
+    #[inline]
+    pub(crate) fn may_have_paused(&self) -> bool {
+        self.pulse.moment.may_be_past()
+    }
+
+    /// When this core was last seen to run, for another that goes on with a connection.
+    pub(crate) fn seen(&self) -> Duration {
+        self.pulse.at.get()
     }
 
     #[cold]
@@ -112,8 +130,17 @@ impl Connection {
             Role::Unproven(link) => link.shared.kato_ms.load(Ordering::Relaxed),
             Role::Io(queue) => queue.link.shared.kato_ms.load(Ordering::Relaxed),
         };
-        milliseconds > 0 && pause > 2 * Duration::from_millis(milliseconds.into())
+        is_longer_than_hosts_wait(pause, milliseconds)
     }
+}
+
+/// Whether a host with that keep alive time-out has given up, if its connection was seen then by another core.
+pub(crate) fn has_given_up(seen: Duration, kato_ms: u32) -> bool {
+    is_longer_than_hosts_wait(clock().saturating_sub(seen), kato_ms)
+}
+
+fn is_longer_than_hosts_wait(pause: Duration, kato_ms: u32) -> bool {
+    kato_ms > 0 && pause > 2 * Duration::from_millis(kato_ms.into())
 }
 
 fn clock() -> Duration {

@@ -3,11 +3,14 @@
 use super::{Connection, Inner, IoQueue, Link, Role};
 use crate::core::Core;
 use crate::journal::End;
+use crate::pause;
 use nvme_tcp::controller;
 use reactor::Stream;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use subsystem::PortId;
 
 /// A connection between two cores.
@@ -18,12 +21,21 @@ pub(crate) struct Moving {
     link: Link,
     sq_head: u16,
     stash: Vec<u8>,
+    /// When the core that it comes from was last seen to run.
+    seen: Duration,
+}
+
+impl Moving {
+    /// Whether its host has given up meanwhile: neither core may have seen that it has not run.
+    fn is_out_of_time(&self) -> bool {
+        pause::has_given_up(self.seen, self.link.shared.kato_ms.load(Ordering::Relaxed))
+    }
 }
 
 impl Connection {
     /// The connection that `moving` was, on this core from now on.
     pub(crate) fn arrive(core: &Rc<Core>, key: u64, moving: Moving) -> io::Result<Rc<Connection>> {
-        let Moving { socket, machine, port, link, sq_head, stash } = moving;
+        let Moving { socket, machine, port, link, sq_head, stash, seen: _ } = moving;
         let stream = Stream::try_from(socket)?;
         let mut inner = Inner::new(machine, port);
         inner.set_entries(link.entries);
@@ -67,6 +79,7 @@ impl Connection {
             link: queue.link,
             sq_head: inner.sq_head,
             stash: std::mem::take(&mut inner.stash),
+            seen: self.core.seen(),
         };
         let (controller, queue_id) = (moving.link.controller, moving.link.queue_id);
         // This end is dropped without a shutdown: the socket lives on under the duplicate.
@@ -76,6 +89,11 @@ impl Connection {
         }
         self.unwatch();
         let sent = self.core.post(home, move |core| {
+            if moving.is_out_of_time() {
+                let end = Some(End::Paused);
+                core.post_control(move |control| control.queue_closed(controller, queue_id, end));
+                return;
+            }
             let here = Core::here();
             if let Err(error) = core.add_connection(|key| Connection::arrive(&here, key, moving)) {
                 tracing::warn!(%error, "a connection was lost on its way to its core");

@@ -59,7 +59,13 @@ impl Connection {
     pub(super) fn process(&self, inner: &mut Inner, mut input: &[u8]) {
         while !inner.closing {
             match inner.machine.receive(&mut input) {
-                Ok(Some(event)) => self.event(inner, event),
+                Ok(Some(event)) => {
+                    // It may have stood still in the middle of what was read at once.
+                    if self.core.may_have_paused() && self.is_out_of_time(inner) {
+                        return;
+                    }
+                    self.event(inner, event);
+                }
                 Ok(None) => break,
                 Err(fault) => self.terminate(inner, &fault),
             }

@@ -139,6 +139,26 @@ fn what_has_waited_for_memory_since_before_a_long_pause_is_not_begun_after_it() 
     assert!(stopper.read(1, 5, 1, 4096) == [0; 4096]);
 }
 
+/// A server is stopped in the middle of what it has read at once.
+#[test]
+fn what_was_read_with_a_command_that_took_long_is_not_begun_after_it() {
+    let (rig, begun) = server(LONG);
+    let patient = rig.host();
+    let others = patient.enabled();
+    let mut other = patient.io(&others, 1);
+    let host = Host { kato_ms: KATO_MS, ..rig.host() };
+    let admin = host.enabled();
+    let mut io = host.io(&admin, 1);
+    let zeroes = io.prepare(Command::blocks(opcode::io::WRITE_ZEROES, 1, STILL, 1), Bytes::None);
+    let write = io.prepare(write(5, 1), Bytes::InCapsule(&[3; 4096]));
+    let mut both = io.socket.capsule(&zeroes, &[]);
+    both.extend(io.socket.capsule(&write, &[3; 4096]));
+    io.socket.send(&both);
+    io.expect_end();
+    assert!(begun.load(Ordering::SeqCst));
+    assert!(other.read(1, 5, 1, 4096) == [0; 4096]);
+}
+
 #[test]
 fn a_pause_that_a_host_waits_through_costs_nothing() {
     let (rig, begun) = server(LONG);
