@@ -7,7 +7,7 @@
 //!   submitted(path, ..) -------> Token         latency (as posted for Linux)
 //!   completed(token, now, ..) -> learns        completion-time (the default)
 //!   probe(now) -> idle path      |
-//!                             Shared: what sibling cores know of idle paths
+//!                             Shared: what sibling cores know of idle paths, and their depths
 //! ```
 //!
 //! Optimized paths come before non-optimized ones and others are never chosen, whatever the

@@ -72,7 +72,7 @@ impl Loaded {
     }
 
     /// A map of the loop's own.
-    pub fn map(&self, name: &str) -> Result<&MapHandle, Error> {
+    fn map(&self, name: &str) -> Result<&MapHandle, Error> {
         self.own.get(name).ok_or(Error::NoLoop)
     }
 

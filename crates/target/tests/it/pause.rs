@@ -45,11 +45,19 @@ fn server(length: Duration) -> (Rig, Arc<AtomicBool>) {
 }
 
 fn server_of(child: Arc<dyn Namespace>, length: Duration) -> (Rig, Arc<AtomicBool>) {
+    server_on(1, child, length)
+}
+
+fn server_on(
+    cores: usize,
+    child: Arc<dyn Namespace>,
+    length: Duration,
+) -> (Rig, Arc<AtomicBool>) {
     let begun = Arc::<AtomicBool>::default();
     let begins = begun.clone();
     let volume = Double::over(child)
         .queues(move |child, _| Rc::new(Still { child, length, begun: begins.clone() }));
-    let rig = Rig::empty(1);
+    let rig = Rig::empty(cores);
     rig.add(1, Arc::new(volume));
     (rig, begun)
 }
@@ -157,6 +165,27 @@ fn what_was_read_with_a_command_that_took_long_is_not_begun_after_it() {
     io.expect_end();
     assert!(begun.load(Ordering::SeqCst));
     assert!(other.read(1, 5, 1, 4096) == [0; 4096]);
+}
+
+/// Both cores stand still while a queue is on its way from the one to the other.
+#[test]
+fn what_came_by_a_connection_on_its_way_to_another_core_is_not_begun_after_a_long_pause() {
+    let (rig, begun) = server_on(2, memory(1 << 20, 12, 2), LONG);
+    let patient = rig.host();
+    let others = patient.enabled();
+    let (mut there, mut here) = (patient.io(&others, 1), patient.io(&others, 2));
+    let host = Host { kato_ms: KATO_MS, ..rig.host() };
+    let admin = host.enabled();
+    let first = stand_still(&mut there, &begun);
+    begun.store(false, Ordering::SeqCst);
+    // The core of the admin queue answers its Connect, and the other is to have it.
+    let mut io = host.io(&admin, 3);
+    let second = stand_still(&mut here, &begun);
+    io.issue(write(5, 1), Bytes::InCapsule(&[3; 4096]));
+    io.expect_end();
+    there.complete(first).ok();
+    here.complete(second).ok();
+    assert!(here.read(1, 5, 1, 4096) == [0; 4096]);
 }
 
 #[test]
