@@ -48,11 +48,7 @@ fn server_of(child: Arc<dyn Namespace>, length: Duration) -> (Rig, Arc<AtomicBoo
     server_on(1, child, length)
 }
 
-fn server_on(
-    cores: usize,
-    child: Arc<dyn Namespace>,
-    length: Duration,
-) -> (Rig, Arc<AtomicBool>) {
+fn server_on(cores: usize, child: Arc<dyn Namespace>, length: Duration) -> (Rig, Arc<AtomicBool>) {
     let begun = Arc::<AtomicBool>::default();
     let begins = begun.clone();
     let volume = Double::over(child)
