@@ -282,7 +282,7 @@ impl Data {
 
     /// Like [`Data::fixed_index`], but has a pool buffer registered if that was not tried yet:
     /// worth its pinned memory where the kernel transfers straight into it (O_DIRECT).
-    #[inline]
+    #[inline(always)]
     pub fn ensure_registered(&self) -> Option<u16> {
         match self {
             Data::Buffer(buffer) => buffer.ensure_registered(),

@@ -91,7 +91,9 @@ impl Reactor {
     #[inline]
     fn ends_gap(&self) -> bool {
         self.woken.set(false);
-        self.spin.borrow_mut().worked(|| self.now());
+        if self.spins {
+            self.spin.borrow_mut().worked(|| self.now());
+        }
         true
     }
 
@@ -117,7 +119,7 @@ impl Reactor {
             && !self.mailbox.has_post()
             && self.pollers.borrow().listed() == 0;
         // Asked in any case: it is told of the sleep.
-        if only_ring && (!self.spin.borrow_mut().idled(|| self.now()) || enough) {
+        if only_ring && (!(self.spins && self.spin.borrow_mut().idled(|| self.now())) || enough) {
             self.sleep(limit);
         }
     }

@@ -117,12 +117,16 @@ pub struct Reactor {
     /// Told when the completions at hand are delivered; moved to `settled`, which is empty between.
     pub(crate) settling: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
     pub(crate) settled: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
+    /// One of these two has somebody.
+    pub(crate) settles: Cell<bool>,
     /// Whether one of these, the backlog or `post` may not be empty.
     pub(crate) stirred: Cell<bool>,
     pub(crate) mailbox: Mailbox,
     pub(crate) post: RefCell<Post>,
     pub(crate) blocking: OnceCell<Blocking>,
     pub(crate) buffers: BufferPool,
+    /// It may spin at all: `spin` is asked.
+    pub(crate) spins: bool,
     pub(crate) spin: RefCell<Spin>,
     /// The time, if somebody has asked for it in this turn.
     pub(crate) now: Cell<Option<Instant>>,
@@ -202,11 +206,13 @@ impl Reactor {
             deferring: RefCell::default(),
             settling: RefCell::default(),
             settled: RefCell::default(),
+            settles: Cell::new(false),
             stirred: Cell::new(false),
             mailbox,
             post: RefCell::default(),
             blocking: OnceCell::new(),
             buffers,
+            spins: !config.spin.is_zero(),
             spin: RefCell::new(Spin::new(config.spin)),
             now: Cell::new(None),
             state: Cell::new(State::Running),
@@ -333,6 +339,30 @@ impl Reactor {
         unsafe { self.queue_big(entry.user_data(key)) };
     }
 
+    /// As [`Reactor::submit_command`], of an entry that is made where the kernel finds it: `fill` sets all of it, and calls
+    /// nobody. Where that cannot be, for want of room or of such a place, the sink comes back, for
+    /// [`Reactor::submit_command`].
+    ///
+    /// # Safety
+    /// As for [`Reactor::submit`].
+    #[inline]
+    pub unsafe fn place_command(
+        &self,
+        sink: Rc<dyn Complete>,
+        token: u64,
+        fill: impl FnOnce(&mut BigEntry),
+    ) -> Result<(), Rc<dyn Complete>> {
+        let takes = !self.refuses() && self.backlog.borrow().is_empty();
+        let mut ring = self.ring.borrow_mut();
+        let Some(place) = (if takes { ring.next_big() } else { None }) else { return Err(sink) };
+        fill(place);
+        place.set_user_data(self.slots.borrow_mut().insert(sink, token, false));
+        // SAFETY: it is filled, and the caller vouches for what it points to.
+        unsafe { ring.publish_big() };
+        self.counts.submitted.add(1);
+        Ok(())
+    }
+
     /// Tells `sink` once when `fd` is ready: the result has the events that are there (`POLLIN`,
     /// `POLLOUT`, `POLLHUP`, ...), or is `-ECANCELED` after [`Reactor::unwatch`]. `fd` must stay open
     /// until then: unwatch, and close when told.
@@ -418,6 +448,7 @@ impl Reactor {
     #[inline]
     pub fn settle(&self, sink: Rc<dyn Complete>, token: u64) {
         self.settling.borrow_mut().push_back((sink, token));
+        self.settles.set(true);
         self.stirred.set(true);
     }
 

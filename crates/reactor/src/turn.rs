@@ -188,21 +188,19 @@ impl Reactor {
     /// Tells those who wait until completions are delivered. Whether there was anybody.
     #[inline]
     fn tell_settled(&self) -> bool {
-        if !self.has_settling() {
-            return false;
-        }
+        self.settles.get() && self.tell_all_settled()
+    }
+
+    fn tell_all_settled(&self) -> bool {
         // Moved, so that both keep their memory; what is asked for meanwhile waits for the next. What a panic has
         // left over comes with the others.
         self.settled.borrow_mut().append(&mut self.settling.borrow_mut());
         loop {
-            let Some((sink, token)) = self.settled.borrow_mut().pop_front() else { return true };
+            let Some((sink, token)) = self.settled.borrow_mut().pop_front() else { break };
             sink.complete(token, 0, 0);
         }
-    }
-
-    #[inline]
-    fn has_settling(&self) -> bool {
-        !self.settling.borrow().is_empty() || !self.settled.borrow().is_empty()
+        self.settles.set(!self.settling.borrow().is_empty());
+        true
     }
 
     /// Tells whom it concerns. Whether that was anybody but the reactor itself.
@@ -258,7 +256,7 @@ impl Reactor {
     #[cold]
     fn is_stirred(&self) -> bool {
         let waits = self.has_deferred()
-            || self.has_settling()
+            || self.settles.get()
             || self.has_leftovers()
             || !self.backlog.borrow().is_empty();
         self.stirred.set(waits);
@@ -316,7 +314,9 @@ impl Reactor {
             return;
         }
         self.counts.sleeps.add(1);
-        self.spin.borrow_mut().sleeps();
+        if self.spins {
+            self.spin.borrow_mut().sleeps();
+        }
         self.enter(wait);
         self.mailbox.wake_up();
         // At once, since the caches are cold: whoever is activated here is polled first in the

@@ -88,6 +88,60 @@ fn commands_carry_a_further_word_and_more_than_the_queue_holds_is_no_error() {
 }
 
 #[test]
+fn entries_are_made_in_their_place_as_long_as_there_is_room() {
+    let wide = has_wide_nops();
+    let reactor = driven(&Config { kind: Kind::Big, entries: 8, ..config() });
+    let seen = Rc::new(Commands::default());
+    let sink = || Rc::clone(&seen) as Rc<dyn Complete>;
+    let (mut placed, mut sent) = (0, 0);
+    for round in 0..20 {
+        for _ in 0..=round {
+            let entry = entry::big_nop(wide.then_some(sent << 40));
+            // SAFETY: no-operations point to nothing.
+            unsafe {
+                match reactor.place_command(sink(), sent, |place| *place = entry) {
+                    Ok(()) => placed += 1,
+                    Err(sink) => reactor.submit_command(entry, sink, sent),
+                }
+            }
+            sent += 1;
+        }
+        drive(&reactor, || seen.0.borrow().len() as u64 == sent);
+    }
+    let extra = |token| if wide { token << 40 } else { 0 };
+    let expected: Vec<_> = (0..sent).map(|token| (token, 0, extra(token))).collect();
+    assert_eq!(seen.sorted(), expected);
+    // Each round's first eight at least; the ninth finds the ring full.
+    let least: u64 = (1..=20).map(|count: u64| count.min(8)).sum();
+    assert!((least..sent).contains(&placed), "{placed} of {sent}");
+    assert_eq!(Rc::strong_count(&seen), 1, "sinks that came back are let go of as well");
+    assert_eq!((reactor.stats().submitted, reactor.stats().in_flight), (sent, 0));
+}
+
+#[test]
+fn where_entries_cannot_be_made_in_place_the_sink_comes_back() {
+    let never = |_: &mut uring::BigEntry| panic!("there is no place");
+    let seen = Rc::new(Commands::default());
+    for kind in [Kind::Small, Kind::Mixed] {
+        let reactor = driven(&Config { kind, ..config() });
+        if reactor.setup().kind == Kind::Big {
+            // What kernels without mixed rings give.
+            continue;
+        }
+        // SAFETY: nothing is submitted.
+        let refused = unsafe { reactor.place_command(Rc::clone(&seen) as Rc<_>, 1, never) };
+        assert!(refused.is_err_and(|sink| std::ptr::addr_eq(Rc::as_ptr(&sink), Rc::as_ptr(&seen))));
+        assert_eq!(reactor.stats().in_flight, 0);
+    }
+    let reactor = driven(&Config { kind: Kind::Big, ..config() });
+    reactor.stop();
+    reactor.run();
+    // SAFETY: as above.
+    let refused = unsafe { reactor.place_command(Rc::clone(&seen) as Rc<_>, 1, never) };
+    assert!(refused.is_err(), "the reactor has ended");
+}
+
+#[test]
 fn a_ring_without_big_entries_refuses_commands_later_and_in_order() {
     let reactor = driven(&config());
     assert!(!reactor.takes_commands());

@@ -2,7 +2,7 @@
 //! (`IORING_OP_URING_CMD`; include/uapi/linux/nvme_ioctl.h).
 
 use crate::entry::{BigEntry, File, NOP, URING_CMD};
-use std::mem;
+use std::{mem, ptr};
 
 /// Flag of an entry: `fd` is an index into the table of registered files.
 const FIXED_FILE: u8 = 1 << 0;
@@ -65,6 +65,21 @@ pub struct NvmePassthruCmd64 {
     pub command: NvmeUringCmd,
     /// Completion double words 0 and 1, set by the kernel.
     pub result: u64,
+}
+
+impl NvmeUringCmd {
+    /// Bytes of a command as controllers are given it (NVMe Base 2.1, Figure 92). The kernel's structure begins as that
+    /// does, with lengths in place of the second half of the data pointer.
+    pub const SHARED: usize = 64;
+
+    /// Takes over a command as it is, with all its fields: places and lengths of memory, namespace and time are to be set then.
+    #[inline]
+    pub fn copy_from(&mut self, command: &[u8; Self::SHARED]) {
+        const { assert!(cfg!(target_endian = "little"), "a command's fields are little-endian") };
+        // SAFETY: it has as many bytes, of which every pattern is a value: plain integers without padding.
+        unsafe { ptr::from_mut(self).cast::<[u8; Self::SHARED]>().write(*command) };
+        (self.timeout_ms, self.rsvd2) = (0, 0);
+    }
 }
 
 impl NvmePassthruCmd64 {
@@ -162,6 +177,30 @@ impl BigEntry {
         &mut self.0.command
     }
 
+    /// Makes it what [`nvme_command`] gives, in place, but for the command: what is to be changed of it is returned.
+    #[inline]
+    pub fn set_nvme_command(
+        &mut self,
+        file: File,
+        operation: NvmeOp,
+        fixed: Option<u16>,
+    ) -> &mut NvmeUringCmd {
+        let (fd, flags) = number_of(file);
+        let (command_flags, buf_index) = fixed.map_or((0, 0), |index| (COMMAND_FIXED, index));
+        let entry = &mut self.0;
+        (entry.opcode, entry.flags, entry.ioprio, entry.fd) = (URING_CMD, flags, 0, fd);
+        (entry.cmd_op, entry.pad, entry.addr, entry.len) = (operation.code(), 0, 0, 0);
+        (entry.command_flags, entry.user_data, entry.buf_index) = (command_flags, 0, buf_index);
+        (entry.personality, entry.file_index, entry.rest) = (0, 0, 0);
+        &mut entry.command
+    }
+
+    /// What its completion carries, to be changed.
+    #[inline]
+    pub fn set_user_data(&mut self, user_data: u64) {
+        self.0.user_data = user_data;
+    }
+
     /// The file that it is for.
     pub fn file(&self) -> File {
         match self.0.flags & FIXED_FILE {
@@ -202,6 +241,15 @@ impl BigEntry {
     }
 }
 
+/// A file as entries have it: number and flags.
+#[inline]
+fn number_of(file: File) -> (i32, u8) {
+    match file {
+        File::Fd(fd) => (fd, 0),
+        File::Fixed(index) => (index as i32, FIXED_FILE),
+    }
+}
+
 /// An NVMe command for `file`, a character device of the nvme driver. Completes with the NVMe
 /// status if the result is positive, `-errno` if it is negative, and in `extra` with double words
 /// 0 and 1 of the device's completion.
@@ -214,10 +262,7 @@ pub fn nvme_command(
     operation: NvmeOp,
     fixed: Option<u16>,
 ) -> BigEntry {
-    let (fd, flags) = match file {
-        File::Fd(fd) => (fd, 0),
-        File::Fixed(index) => (index as i32, FIXED_FILE),
-    };
+    let (fd, flags) = number_of(file);
     let (command_flags, buf_index) = fixed.map_or((0, 0), |index| (COMMAND_FIXED, index));
     // At once as it is to be: nothing is written twice.
     BigEntry(Layout {
@@ -301,6 +346,26 @@ mod tests {
         assert_eq!((word(64), word(72), word(80), word(84)), (0x1111, 0x2222, 8, 4096));
         assert_eq!((word(88), word(108), word(112)), (10, 15, 77));
         assert!(bytes[120..].iter().all(|byte| *byte == 0));
+        // The same in place, over whatever was there.
+        let mut placed = BigEntry(Layout { rest: 7, len: 7, pad: 7, ..entry.0 });
+        *placed.set_nvme_command(File::Fixed(9), NvmeOp::AdminVec, Some(5)) = command;
+        placed.set_user_data(6);
+        assert_eq!(self::bytes(&placed), bytes);
+    }
+
+    #[test]
+    fn a_command_for_controllers_is_read_as_it_lies() {
+        let mut command = NvmeUringCmd { timeout_ms: 1, rsvd2: 1, ..NvmeUringCmd::default() };
+        command.copy_from(&std::array::from_fn(|index| index as u8));
+        let word = |at: u32| u32::from_le_bytes([0, 1, 2, 3].map(|byte| (at + byte) as u8));
+        assert_eq!((command.opcode, command.flags, command.rsvd1), (0, 1, 0x0302));
+        assert_eq!((command.nsid, command.cdw2, command.cdw3), (word(4), word(8), word(12)));
+        assert_eq!((command.metadata as u32, command.addr as u32), (word(16), word(24)));
+        assert_eq!((command.metadata_len, command.data_len), (word(32), word(36)));
+        let words = [command.cdw10, command.cdw11, command.cdw12, command.cdw13];
+        assert_eq!(words, [40, 44, 48, 52].map(word));
+        assert_eq!((command.cdw14, command.cdw15), (word(56), word(60)));
+        assert_eq!((command.timeout_ms, command.rsvd2), (0, 0));
     }
 
     #[test]

@@ -254,6 +254,30 @@ impl Submissions {
         true
     }
 
+    /// The next place of an entry of 128 bytes, to be filled and then given away by [`Submissions::publish_big`]; none if
+    /// there is no room, or entries are of no one size.
+    #[inline]
+    pub fn next_big(&mut self) -> Option<&mut BigEntry> {
+        if self.kind != Kind::Big {
+            return None;
+        }
+        if self.next.wrapping_sub(self.taken) == self.slots {
+            self.taken = self.head();
+            if self.next.wrapping_sub(self.taken) == self.slots {
+                return None;
+            }
+        }
+        // SAFETY: the slot is free and has 128 bytes, of which every pattern is an entry; nobody else looks at it before it
+        // is published.
+        Some(unsafe { &mut *self.slot(self.next).cast::<BigEntry>() })
+    }
+
+    /// What [`Submissions::next_big`] gave is filled.
+    #[inline]
+    pub fn publish_big(&mut self) {
+        self.publish(self.next.wrapping_add(1));
+    }
+
     fn push_two(&mut self, entry: &BigEntry) -> bool {
         let mut place = place_two(self.next, self.taken, self.slots);
         if place.is_none() {

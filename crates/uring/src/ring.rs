@@ -2,14 +2,18 @@
 
 use crate::emulated::Emulated;
 use crate::queue::{self, Completions, Ends, Submissions};
-use crate::sys::{self, GetEvents, Parameters, Probe, Table, Timespec, Update};
+use crate::sys::{self, Parameters, Probe, Table, Timespec, Update};
 use crate::{BigEntry, BufferRing, Entry, Error, Kind, RingOptions, Setup};
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringEnterFlags, io_uring_enter, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
+};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
-use std::{io, mem, ptr};
+use std::{io, mem};
 
 /// A ring with one owner: neither `Send` nor `Sync`, since the kernel serves only the thread that
 /// created it (`IORING_SETUP_SINGLE_ISSUER`).
@@ -181,6 +185,23 @@ impl Ring {
         }
     }
 
+    /// The place that the next entry of 128 bytes will have, to be filled there and then queued by [`Ring::publish_big`]; what
+    /// it holds before that is of the past. None where there is no room, or the ring is not of [`Kind::Big`]:
+    /// [`Ring::push_big`] says which.
+    #[inline]
+    pub fn next_big(&mut self) -> Option<&mut BigEntry> {
+        self.submissions.next_big()
+    }
+
+    /// Queues what [`Ring::next_big`] gave, as [`Ring::push_big`] does.
+    ///
+    /// # Safety
+    /// As for [`Ring::push_big`]; there was such a place, all of it was set, and nothing was queued since.
+    #[inline]
+    pub unsafe fn publish_big(&mut self) {
+        self.submissions.publish_big();
+    }
+
     /// Slots queued and not yet taken by the kernel. An entry of 128 bytes on a mixed ring counts
     /// twice.
     #[inline]
@@ -224,7 +245,7 @@ impl Ring {
         // Where completion work waits for an enter, that of what ends at once is done by this one.
         let events = wanted || self.setup.defer_taskrun;
         let events = if events { sys::ENTER_GETEVENTS } else { 0 };
-        self.call(queued, 0, self.enter_flags | events, ptr::null(), 0)?;
+        self.call(queued, 0, self.enter_flags | events, None)?;
         Ok(true)
     }
 
@@ -273,50 +294,44 @@ impl Ring {
         self.at_once += u32::from(!self.setup.sqpoll);
     }
 
-    #[inline]
+    #[inline(always)]
     fn call_waiting(&mut self, queued: u32, flags: u32, wait: Wait) -> io::Result<()> {
         let flags = self.enter_flags | flags;
         let want = if wait == Wait::No { 0 } else { 1 + self.at_once };
-        let Wait::AtMost(limit) = wait else {
-            return self.call(queued, want, flags, ptr::null(), 0);
-        };
-        let timespec = timespec_of(limit);
-        let argument = GetEvents { timespec: (&raw const timespec) as u64, ..GetEvents::default() };
-        let size = mem::size_of::<GetEvents>();
-        self.call(queued, want, flags | sys::ENTER_EXT_ARG, (&raw const argument).cast(), size)
+        match wait {
+            Wait::AtMost(limit) => self.call(queued, want, flags, Some(limit)),
+            Wait::No | Wait::Forever => self.call(queued, want, flags, None),
+        }
     }
 
+    #[inline]
     fn call(
         &mut self,
         queued: u32,
         want: u32,
-        mut flags: u32,
-        argument: *const libc::c_void,
-        size: usize,
+        flags: u32,
+        limit: Option<Duration>,
     ) -> io::Result<()> {
-        let fd = match self.registered {
-            Some(index) => {
-                flags |= sys::ENTER_REGISTERED_RING;
-                index
-            }
-            None => self.fd.as_raw_fd() as u32,
+        let (number, flags) = match self.registered {
+            Some(index) => (index as RawFd, flags | sys::ENTER_REGISTERED_RING),
+            None => (self.fd.as_raw_fd(), flags),
         };
-        // SAFETY: the ring is ours, `argument` is null or points to a GetEvents that lives on the
-        // caller's stack; the entries were vouched for when they were pushed.
+        let flags = IoringEnterFlags::from_bits_retain(flags);
+        // SAFETY: the ring's descriptor, which lives as long, or with that flag its index among this thread's registered
+        // rings; the entries were vouched for when they were pushed.
         let taken = unsafe {
-            libc::syscall(libc::SYS_io_uring_enter, fd, queued, want, flags, argument, size)
+            let ring = BorrowedFd::borrow_raw(number);
+            match limit {
+                None => io_uring_enter(ring, queued, want, flags),
+                Some(limit) => enter_until(ring, queued, want, flags, limit),
+            }
         };
-        if taken >= 0 {
-            self.at_once = 0;
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::ETIME | libc::EINTR) => {
+        match taken {
+            Ok(_) | Err(Errno::TIME | Errno::INTR) => {
                 self.at_once = 0;
                 Ok(())
             }
-            _ => Err(error),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -428,6 +443,25 @@ impl Ring {
         // SAFETY: one valid `io_uring_rsrc_update2`, whose size is what the call wants.
         unsafe { sys::register(self.fd.as_raw_fd(), operation, (&raw const update).cast(), size) }?;
         Ok(())
+    }
+}
+
+/// # Safety
+/// As for [`io_uring_enter`].
+#[cold]
+unsafe fn enter_until(
+    ring: BorrowedFd<'_>,
+    queued: u32,
+    want: u32,
+    flags: IoringEnterFlags,
+    limit: Duration,
+) -> rustix::io::Result<u32> {
+    let mut timespec = timespec_of(limit);
+    let ts = io_uring_ptr::new((&raw mut timespec).cast());
+    let argument = io_uring_getevents_arg { ts, ..io_uring_getevents_arg::default() };
+    // SAFETY: passed on to the caller; the time lives until the call returns.
+    unsafe {
+        io_uring_enter_arg(ring, queued, want, flags | IoringEnterFlags::EXT_ARG, Some(&argument))
     }
 }
 

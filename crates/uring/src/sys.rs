@@ -32,7 +32,6 @@ pub const SQ_TASKRUN: u32 = 1 << 2;
 
 pub const ENTER_GETEVENTS: u32 = 1 << 0;
 pub const ENTER_SQ_WAKEUP: u32 = 1 << 1;
-pub const ENTER_EXT_ARG: u32 = 1 << 3;
 pub const ENTER_REGISTERED_RING: u32 = 1 << 4;
 pub const ENTER_NO_IOWAIT: u32 = 1 << 7;
 
@@ -98,16 +97,6 @@ pub struct Parameters {
     pub completion: CompletionOffsets,
 }
 
-/// `struct io_uring_getevents_arg`.
-#[derive(Default)]
-#[repr(C)]
-pub struct GetEvents {
-    pub sigmask: u64,
-    pub sigmask_bytes: u32,
-    pub min_wait_us: u32,
-    pub timespec: u64,
-}
-
 /// `struct __kernel_timespec`.
 #[repr(C)]
 pub struct Timespec {
@@ -170,7 +159,6 @@ struct ProbeOp {
 
 const _: () = {
     assert!(mem::size_of::<Parameters>() == 120);
-    assert!(mem::size_of::<GetEvents>() == 24);
     assert!(mem::size_of::<Table>() == 32);
     assert!(mem::size_of::<Update>() == 32);
     assert!(mem::size_of::<BufferRingAt>() == 40);

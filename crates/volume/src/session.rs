@@ -304,9 +304,13 @@ impl Session {
     /// Hands over what was submitted, and sleeps until `min` commands wait to be reaped, or as many as
     /// there are if that is fewer; at most for `timeout`. Returns how many wait.
     pub fn wait(&self, min: usize, timeout: Option<Duration>) -> usize {
-        let flights = &self.core.flights;
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let drive = until.map_or(Drive::Forever, Drive::Until);
+        self.wait_until(min, until.map_or(Drive::Forever, Drive::Until))
+    }
+
+    #[inline]
+    fn wait_until(&self, min: usize, drive: Drive) -> usize {
+        let flights = &self.core.flights;
         let is_over = || flights.ready() >= min || flights.in_flight() == 0;
         if is_over() {
             self.core.turn(Drive::Poll);
@@ -317,7 +321,7 @@ impl Session {
         loop {
             // False when the time is over, or whoever has the reactor has stopped it.
             let has_worked = self.core.turn(drive);
-            let is_late = || until.is_some_and(|until| Instant::now() >= until);
+            let is_late = || matches!(drive, Drive::Until(until) if Instant::now() >= until);
             if !has_worked || is_over() || is_late() {
                 return flights.ready();
             }

@@ -58,7 +58,11 @@ pub(super) struct Extents {
 impl Extents {
     #[inline]
     pub(super) fn of(request: &Request) -> Extents {
-        Extents { data: request.data.extent(), metadata: request.metadata.extent() }
+        let metadata = match &request.metadata {
+            Data::None => (0, 0),
+            metadata => metadata.extent(),
+        };
+        Extents { data: request.data.extent(), metadata }
     }
 }
 
@@ -266,21 +270,38 @@ impl DeviceQueue {
             }
             _ => {}
         }
-        let entry = self.io_entry(&request, extents);
-        self.hand_over(&self.carrier, request, entry);
+        let fixed = self.carrier.fixed_index(&request.data);
+        let sink = self.me.upgrade().expect("the queue lives while it is called");
+        let token = Box::into_raw(request);
+        // SAFETY: as in `hand_over`; it is looked at before it can have been completed, by nobody else.
+        unsafe {
+            let request = &*token;
+            let fill = |entry: &mut BigEntry| self.fill(entry, request, extents, fixed);
+            if let Err(sink) = self.carrier.place(sink, token as u64, fill) {
+                let entry = self.io_entry(request, extents);
+                self.carrier.submit(entry, sink, token as u64);
+            }
+        }
     }
 
     /// The entry of the ring for an I/O command: by the registered file, and the registered buffer, where there are such.
-    #[inline]
-    pub(super) fn io_entry(&self, request: &Request, extents: &Extents) -> BigEntry {
+    #[inline(always)]
+    fn fill(&self, entry: &mut BigEntry, request: &Request, extents: &Extents, fixed: Option<u16>) {
         let limits = &self.device.limits;
-        let mut command = self.passed(request, extents, &request.command);
+        let command = entry.set_nvme_command(self.file, NvmeOp::Io, fixed);
+        self.pass(command, request, extents, &request.command);
         command.nsid = self.device.nsid;
-        let fixed = self.carrier.fixed_index(&request.data);
-        let mut entry = entry::nvme_command(self.file, &command, NvmeOp::Io, fixed);
         if !limits.passthrough.io || limits.metadata_bytes != 0 {
-            self.adapt(entry.command_mut(), extents);
+            self.adapt(command, extents);
         }
+    }
+
+    /// The same, to be put into its place.
+    #[inline(never)]
+    pub(super) fn io_entry(&self, request: &Request, extents: &Extents) -> BigEntry {
+        let fixed = self.carrier.fixed_index(&request.data);
+        let mut entry = entry::big_nop(None);
+        self.fill(&mut entry, request, extents, fixed);
         entry
     }
 
@@ -369,29 +390,23 @@ impl DeviceQueue {
     }
 
     /// The command as the kernel wants it, with the places of the request's data.
-    #[inline]
-    fn passed(&self, request: &Request, extents: &Extents, c: &Command) -> NvmeUringCmd {
-        NvmeUringCmd {
-            opcode: c.opcode,
-            nsid: c.nsid.get(),
-            cdw2: c.cdw2.get(),
-            cdw3: c.cdw3.get(),
-            metadata: extents.metadata.0,
-            addr: extents.data.0,
-            metadata_len: extents.metadata.1 as u32,
-            data_len: extents.data.1 as u32,
-            cdw10: c.cdw10.get(),
-            cdw11: c.cdw11.get(),
-            cdw12: c.cdw12.get(),
-            cdw13: c.cdw13.get(),
-            cdw14: c.cdw14.get(),
-            cdw15: c.cdw15.get(),
-            timeout_ms: match request.timeout_ms {
-                0 => self.device.options.timeout_ms,
-                timeout_ms => timeout_ms,
-            },
-            ..NvmeUringCmd::default()
-        }
+    fn passed(&self, request: &Request, extents: &Extents, command: &Command) -> NvmeUringCmd {
+        let mut passed = NvmeUringCmd::default();
+        self.pass(&mut passed, request, extents, command);
+        passed
+    }
+
+    #[inline(always)]
+    fn pass(&self, to: &mut NvmeUringCmd, request: &Request, extents: &Extents, command: &Command) {
+        let command: &[u8; NvmeUringCmd::SHARED] = zerocopy::transmute_ref!(command);
+        to.copy_from(command);
+        (to.flags, to.rsvd1) = (0, 0);
+        (to.metadata, to.addr) = (extents.metadata.0, extents.data.0);
+        (to.metadata_len, to.data_len) = (extents.metadata.1 as u32, extents.data.1 as u32);
+        to.timeout_ms = match request.timeout_ms {
+            0 => self.device.options.timeout_ms,
+            timeout_ms => timeout_ms,
+        };
     }
 
     #[inline]

@@ -72,13 +72,32 @@ impl Carrier {
     }
 
     /// The registered buffer of this ring that the data is in, registered now if need be.
-    #[inline]
+    #[inline(always)]
     pub(super) fn fixed_index(&self, data: &Data) -> Option<u16> {
         match (self, data) {
             (Carrier::Own(_), data) => data.ensure_registered(),
             (Carrier::Beside(ring), Data::Buffer(buffer)) => ring.fixed_index(buffer),
             // Sessions lend parts of what they have registered with the core's own ring.
             (Carrier::Beside(ring), data) => ring.fixed_index_of(data.fixed_index()?),
+        }
+    }
+
+    /// Starts the command whose entry `fill` makes, in its place; the sink comes back where that cannot be
+    /// ([`Reactor::place_command`]).
+    ///
+    /// # Safety
+    /// As for [`Reactor::submit`].
+    #[inline]
+    pub(super) unsafe fn place(
+        &self,
+        sink: Rc<dyn Complete>,
+        token: u64,
+        fill: impl FnOnce(&mut BigEntry),
+    ) -> Result<(), Rc<dyn Complete>> {
+        match self {
+            // SAFETY: passed on to the caller.
+            Carrier::Own(reactor) => unsafe { reactor.place_command(sink, token, fill) },
+            Carrier::Beside(_) => Err(sink),
         }
     }
 

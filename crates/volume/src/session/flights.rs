@@ -414,20 +414,18 @@ impl Flights {
     /// Takes the command that has ended first, and makes its place free.
     #[inline]
     pub(super) fn take_one(&self) -> Option<Done> {
+        // Dropped when nothing is borrowed any more: it may be the last of a volume that was dropped.
+        let open;
         let mut places = self.places.borrow_mut();
         let index = places.take_ended()?;
-        let place = places.at(index);
-        if !place.is_plain {
+        if !places.at(index).is_plain {
             drop(places);
             return Some(self.take_whole(index));
         }
-        let open = place.open.take().expect("a command that was taken has its volume");
-        let done = place.give_back_plain(open.id);
         places.release(index);
-        drop(places);
-        // It may be the last of a volume that was dropped.
-        drop(open);
-        Some(done)
+        let place = places.at(index);
+        open = place.open.take().expect("a command that was taken has its volume");
+        Some(place.give_back_plain(open.id))
     }
 
     /// Takes a command that is more than plain, and makes its place free.
