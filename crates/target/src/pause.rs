@@ -1,8 +1,9 @@
 //! A core that has not run for a while: its process was stopped, its machine asleep.
 //!
-//! What a host had sent by then lies in sockets, acknowledged by a kernel that went on. The host has given up meanwhile:
-//! twice its keep alive time-out after the last sign of this end it trusts that nothing more of that is carried out
-//! ([`association`](../association/index.html)), and may have written the same blocks by another path. Timers are of no help, since they
+//! What a host had sent by then lies in sockets, acknowledged by a kernel that went on. The host may have given up meanwhile, and
+//! have written the same blocks by another path: Linux does as soon as a Keep Alive is not answered within its time-out, ours
+//! after twice that ([`association`](../association/index.html)). So after a pause of one time-out its connections end, as those of a
+//! host do of which nothing was heard for so long; one that had not given up connects again. Timers are of no help, since they
 //! stood still as well, and sockets are read before they are looked at. So whoever has read something, or goes on with what
 //! has waited, looks at the clock first, and at the processor's counter before each command. What namespaces have been given by then
 //! they carry out. A virtual machine that is stopped with its clock is not seen.
@@ -16,11 +17,11 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A core with connections runs at least as often.
-const PULSE: Duration = Duration::from_millis(500);
+/// A core with connections runs at least as often: a pause is taken to be longer by as much.
+const PULSE: Duration = Duration::from_millis(250);
 
-/// Shorter than any two keep alive time-outs, and longer than a core is without a pulse.
-const PAUSE_MIN: Duration = Duration::from_millis(1500);
+/// As long as the shortest keep alive time-out, and longer than a core is without a pulse.
+const PAUSE_MIN: Duration = subsystem::KEEP_ALIVE_GRANULARITY;
 
 /// When a core was last seen to run.
 #[derive(Default)]
@@ -140,7 +141,7 @@ pub(crate) fn has_given_up(seen: Duration, kato_ms: u32) -> bool {
 }
 
 fn is_longer_than_hosts_wait(pause: Duration, kato_ms: u32) -> bool {
-    kato_ms > 0 && pause > 2 * Duration::from_millis(kato_ms.into())
+    kato_ms > 0 && pause >= Duration::from_millis(kato_ms.into())
 }
 
 fn clock() -> Duration {

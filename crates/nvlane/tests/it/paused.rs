@@ -34,7 +34,7 @@ fn what_was_sent_to_it_is_carried_out_only_if_its_host_still_waits() {
     let calm = Host::new(daemon.listeners[0], &daemon.nqn);
     let calm_admin = calm.enabled();
     let mut reader = calm.io(&calm_admin, 1);
-    for (slba, pause_ms, kato_ms, carried_out) in [(1, 1500, 20_000, true), (2, 3000, 1000, false)]
+    for (slba, pause_ms, kato_ms, carried_out) in [(1, 1500, 20_000, true), (2, 3000, 2000, false)]
     {
         let host = Host { kato_ms, ..Host::new(daemon.listeners[0], &daemon.nqn) };
         let admin = host.enabled();

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-const KATO_MS: u32 = 1000;
-/// Longer than two of these, after which a host trusts that nothing is carried out any more.
+const KATO_MS: u32 = 2000;
+/// Longer than that, after which a host may have given up.
 const LONG: Duration = Duration::from_millis(2600);
 /// Zeroes for this block have the core stand still.
 const STILL: u64 = 200;
