@@ -4,11 +4,6 @@ use crate::caller;
 use crate::system::{self, now_ns};
 use libc::timespec;
 
-/// As the kernel takes it.
-pub fn time_of(ns: u64) -> timespec {
-    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
-}
-
 /// When waiting ends.
 #[derive(Clone, Copy)]
 pub struct Deadline(Option<u64>);

@@ -9,12 +9,12 @@
 use crate::abi::{Entry, Event, op};
 use crate::caller;
 use crate::context::{Chain, Context, Engine, Mode, Reaping, Request, Submitting, WAKE, state};
-use crate::deadline::{Deadline, time_of};
+use crate::deadline::Deadline;
 use crate::native::is_poll_of_empty_ring;
 use crate::probe::{self, Access};
 use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
-use crate::system::{self, Ask, failure, now_ns};
+use crate::system::{self, Ask, failure, now_ns, time_of};
 use crate::usual;
 use libc::{c_long, timespec};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

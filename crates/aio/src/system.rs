@@ -1,7 +1,6 @@
 //! System calls that give back `-errno` and leave `errno` alone, as libaio's do.
 
 use crate::abi::{Entry, Event, op};
-use crate::deadline::time_of;
 use crate::interrupts;
 use libc::{c_long, timespec};
 
@@ -292,6 +291,11 @@ pub fn sleep_while(
     }
     masked(&raw const before, std::ptr::null_mut());
     outcome
+}
+
+/// As the kernel takes it.
+pub fn time_of(ns: u64) -> timespec {
+    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
 /// Nanoseconds of the monotonic clock.

@@ -120,6 +120,30 @@ impl CommandRing {
         }
     }
 
+    /// As [`CommandRing::submit_command`], of an entry that is made where the kernel finds it
+    /// ([`Reactor::place_command`]).
+    ///
+    /// # Safety
+    /// As for [`Reactor::submit`].
+    #[inline]
+    pub unsafe fn place_command(
+        &self,
+        sink: Rc<dyn Complete>,
+        token: u64,
+        fill: impl FnOnce(&mut BigEntry),
+    ) -> Result<(), Rc<dyn Complete>> {
+        let takes = !self.rings.refusing.get() && self.backlog.borrow().is_empty();
+        let mut ring = self.ring.borrow_mut();
+        let Some(place) = (if takes { ring.next_big() } else { None }) else { return Err(sink) };
+        fill(place);
+        self.list();
+        self.rings.counts.submitted.add(1);
+        place.set_user_data(self.slots.borrow_mut().insert(sink, token, false));
+        // SAFETY: it is filled, and the caller vouches for what it points to.
+        unsafe { ring.publish_big() };
+        Ok(())
+    }
+
     /// Starts any other operation, as [`CommandRing::submit_command`].
     ///
     /// # Safety

@@ -90,55 +90,82 @@ fn commands_carry_a_further_word_and_more_than_the_queue_holds_is_no_error() {
 #[test]
 fn entries_are_made_in_their_place_as_long_as_there_is_room() {
     let wide = has_wide_nops();
-    let reactor = driven(&Config { kind: Kind::Big, entries: 8, ..config() });
-    let seen = Rc::new(Commands::default());
-    let sink = || Rc::clone(&seen) as Rc<dyn Complete>;
-    let (mut placed, mut sent) = (0, 0);
-    for round in 0..20 {
-        for _ in 0..=round {
-            let entry = entry::big_nop(wide.then_some(sent << 40));
-            // SAFETY: no-operations point to nothing.
-            unsafe {
-                match reactor.place_command(sink(), sent, |place| *place = entry) {
-                    Ok(()) => placed += 1,
-                    Err(sink) => reactor.submit_command(entry, sink, sent),
+    for further in [false, true] {
+        let reactor = driven(&Config { kind: Kind::Big, entries: 8, ..config() });
+        let options = RingOptions { kind: Kind::Big, entries: 8, ..RingOptions::default() };
+        let ring = reactor.command_ring(&options).expect("allowed");
+        let seen = Rc::new(Commands::default());
+        let (mut placed, mut sent) = (0, 0);
+        for round in 0..20 {
+            for _ in 0..=round {
+                let entry = entry::big_nop(wide.then_some(sent << 40));
+                let (sink, fill) = (Rc::clone(&seen) as _, |place: &mut _| *place = entry);
+                // SAFETY: no-operations point to nothing.
+                let outcome = unsafe {
+                    match further {
+                        false => reactor.place_command(sink, sent, fill),
+                        true => ring.place_command(sink, sent, fill),
+                    }
+                };
+                placed += u64::from(outcome.is_ok());
+                if let Err(sink) = outcome {
+                    // SAFETY: as above.
+                    unsafe {
+                        match further {
+                            false => reactor.submit_command(entry, sink, sent),
+                            true => ring.submit_command(entry, sink, sent),
+                        }
+                    }
                 }
+                sent += 1;
             }
-            sent += 1;
+            drive(&reactor, || seen.0.borrow().len() as u64 == sent);
         }
-        drive(&reactor, || seen.0.borrow().len() as u64 == sent);
+        let extra = |token| if wide { token << 40 } else { 0 };
+        let expected: Vec<_> = (0..sent).map(|token| (token, 0, extra(token))).collect();
+        assert_eq!(seen.sorted(), expected);
+        // Each round's first eight at least; the ninth finds the ring full.
+        let least: u64 = (1..=20).map(|count: u64| count.min(8)).sum();
+        assert!((least..sent).contains(&placed), "{placed} of {sent}");
+        assert_eq!(Rc::strong_count(&seen), 1, "sinks that came back are let go of as well");
+        assert!(reactor.stats().submitted >= sent, "they are counted");
+        assert_eq!(ring.in_flight(), 0);
     }
-    let extra = |token| if wide { token << 40 } else { 0 };
-    let expected: Vec<_> = (0..sent).map(|token| (token, 0, extra(token))).collect();
-    assert_eq!(seen.sorted(), expected);
-    // Each round's first eight at least; the ninth finds the ring full.
-    let least: u64 = (1..=20).map(|count: u64| count.min(8)).sum();
-    assert!((least..sent).contains(&placed), "{placed} of {sent}");
-    assert_eq!(Rc::strong_count(&seen), 1, "sinks that came back are let go of as well");
-    assert_eq!((reactor.stats().submitted, reactor.stats().in_flight), (sent, 0));
 }
 
 #[test]
 fn where_entries_cannot_be_made_in_place_the_sink_comes_back() {
     let never = |_: &mut uring::BigEntry| panic!("there is no place");
     let seen = Rc::new(Commands::default());
+    let sink = || Rc::clone(&seen) as Rc<dyn Complete>;
+    let is_ours = |refused: Result<(), Rc<dyn Complete>>| {
+        refused.is_err_and(|sink| std::ptr::addr_eq(Rc::as_ptr(&sink), Rc::as_ptr(&seen)))
+    };
     for kind in [Kind::Small, Kind::Mixed] {
         let reactor = driven(&Config { kind, ..config() });
+        let options = RingOptions { kind, entries: 8, ..RingOptions::default() };
+        let ring = reactor.command_ring(&options).expect("allowed");
         if reactor.setup().kind == Kind::Big {
             // What kernels without mixed rings give.
             continue;
         }
         // SAFETY: nothing is submitted.
-        let refused = unsafe { reactor.place_command(Rc::clone(&seen) as Rc<_>, 1, never) };
-        assert!(refused.is_err_and(|sink| std::ptr::addr_eq(Rc::as_ptr(&sink), Rc::as_ptr(&seen))));
-        assert_eq!(reactor.stats().in_flight, 0);
+        unsafe {
+            assert!(is_ours(reactor.place_command(sink(), 1, never)));
+            assert!(is_ours(ring.place_command(sink(), 1, never)));
+        }
+        assert_eq!((reactor.stats().in_flight, ring.in_flight()), (0, 0));
     }
     let reactor = driven(&Config { kind: Kind::Big, ..config() });
+    let options = RingOptions { kind: Kind::Big, entries: 8, ..RingOptions::default() };
+    let ring = reactor.command_ring(&options).expect("allowed");
     reactor.stop();
     reactor.run();
     // SAFETY: as above.
-    let refused = unsafe { reactor.place_command(Rc::clone(&seen) as Rc<_>, 1, never) };
-    assert!(refused.is_err(), "the reactor has ended");
+    unsafe {
+        assert!(is_ours(reactor.place_command(sink(), 1, never)), "the reactor has ended");
+        assert!(is_ours(ring.place_command(sink(), 1, never)));
+    }
 }
 
 #[test]

@@ -8,12 +8,13 @@ use super::{
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller::{self, Fault};
 use crate::context::{WAKE, state};
+use crate::deadline::Deadline;
 use crate::probe::Access;
 use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
-use crate::system::{self, Ask, failure, now_ns};
+use crate::system::{self, Ask, failure};
 use crate::usual::USUAL_BITS;
-use libc::{c_long, timespec};
+use libc::c_long;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -564,9 +565,9 @@ fn wait_and_reap(context: &Polled, call: &Call, ask: &Ask, got: &mut c_long) -> 
         }
         let end = match end {
             Some(end) => end,
-            None => *end.insert(deadline(ask.timeout)?),
+            None => *end.insert(Deadline::of(ask.timeout).map_err(|Fault| failure(libc::EFAULT))?),
         };
-        let left = end.map_or(u64::MAX, |at: u64| at.saturating_sub(now_ns()));
+        let left = end.left_ns();
         // Where completions are found by asking, ask once even if there is no time.
         let last = left == 0 || ask.min == 0;
         if last && (asked || !context.has(IOPOLL)) {
@@ -592,15 +593,6 @@ fn wait_and_reap(context: &Polled, call: &Call, ask: &Ask, got: &mut c_long) -> 
             return Ok(());
         }
     }
-}
-
-/// When waiting ends, from the address of a relative time; None for never.
-fn deadline(timeout: usize) -> Result<Option<u64>, i32> {
-    if timeout == 0 {
-        return Ok(None);
-    }
-    let time = caller::read::<timespec>(timeout).map_err(|Fault| failure(libc::EFAULT))?;
-    Ok(system::deadline_ns(time))
 }
 
 /// Takes what there is.

@@ -94,10 +94,12 @@ impl Carrier {
         token: u64,
         fill: impl FnOnce(&mut BigEntry),
     ) -> Result<(), Rc<dyn Complete>> {
-        match self {
-            // SAFETY: passed on to the caller.
-            Carrier::Own(reactor) => unsafe { reactor.place_command(sink, token, fill) },
-            Carrier::Beside(_) => Err(sink),
+        // SAFETY: passed on to the caller.
+        unsafe {
+            match self {
+                Carrier::Own(reactor) => reactor.place_command(sink, token, fill),
+                Carrier::Beside(ring) => ring.place_command(sink, token, fill),
+            }
         }
     }
 
