@@ -65,12 +65,17 @@ pub fn mode_name(number: u32) -> &'static str {
 
 /// Processors that this machine may have (`num_possible_cpus`).
 fn processors() -> u32 {
-    static KNOWN: OnceLock<u32> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-        let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u32>().ok());
-        last.map_or(1, |last| last.min(1 << 14) + 1)
-    })
+    // No lock: a thread may be cancelled here, or a child forked, which would have it for ever. Twice is no harm.
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
+    let known = KNOWN.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u32>().ok());
+    let count = last.map_or(1, |last| last.min(1 << 14) + 1);
+    KNOWN.store(count, Relaxed);
+    count
 }
 
 /// What a request in flight is; [`Request::state`].
@@ -382,8 +387,19 @@ impl Context {
         }
     }
 
-    /// Whether somebody else than `io_getevents` has taken events: the ring's head tells.
+    /// Waits until nobody looks whether to make the ring: who begins later sees that the context is dead.
+    pub fn await_switching(&self) {
+        while self.mode.load(SeqCst) == Mode::Switching as u8 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether somebody else than `io_getevents` has taken events: the ring's head tells. Or than `io_submit` has submitted: more have
+    /// been taken then than we know of.
     pub fn program_reads_ring(&self) -> bool {
+        if self.native.pending.load(SeqCst) < 0 {
+            return true;
+        }
         let ring = self.id as *const AioRing;
         // SAFETY: the context is held, so its ring is mapped; the kernel writes it too.
         let head = unsafe { (&raw const (*ring).head).read_volatile() };

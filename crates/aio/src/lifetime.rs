@@ -56,6 +56,8 @@ pub fn destroy(held: Held<Context>) -> i32 {
     }
     let _inside = Inside::enter();
     held.dead.store(true, SeqCst);
+    // The kernel takes its ring away, which they look at.
+    held.await_switching();
     drain(&held);
     // Wakes those who wait in the kernel, and waits for what is in flight there.
     let code = system::io_destroy(held.id);

@@ -255,6 +255,7 @@ impl Association {
             // What the last controller could take less of, another may take.
             self.config = config;
             self.controller = Controller::default();
+            self.search.accepted = None;
             self.start(now);
         }
     }
@@ -418,6 +419,7 @@ impl Association {
     pub fn accept(&mut self, now: Duration) {
         if let Some(namespace) = self.proposed.take() {
             self.search.identity = namespace.identity;
+            self.search.accepted = Some(self.nsid);
             self.namespace = Some(namespace);
             self.settled(now);
         }

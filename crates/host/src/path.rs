@@ -146,6 +146,8 @@ pub fn open(
     };
     let paths: Vec<Arc<Path>> = addresses.iter().enumerate().map(start).collect();
     await_live(&paths, options)?;
+    // What users have been told by now holds for those that come later, too.
+    subsystem.fix();
     Ok(paths)
 }
 

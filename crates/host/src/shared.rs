@@ -107,11 +107,11 @@ impl Losses {
         self.kept_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An association has ended with something to flush. Whether it is gone may turn out when there is another one,
-    /// where controllers tell of which start of their target they are.
+    /// An association has ended with something to flush, or has had an answer since. Whether it is gone may turn out when there
+    /// is another one, where controllers tell of which start of their target they are.
     pub(crate) fn leave(&self, instance: Option<[u8; 16]>) {
         let before = std::mem::replace(&mut *self.kept_by(), instance);
-        if before.is_some() || instance.is_none() {
+        if instance.is_none() || before.is_some_and(|before| Some(before) != instance) {
             self.add();
         }
     }
@@ -415,5 +415,26 @@ impl Shared {
             received_direct: sum(|it| &it.received_direct),
             received_copied: sum(|it| &it.received_copied),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_same_start_of_a_target_still_has_is_not_lost() {
+        let losses = Losses::default();
+        let starts = [Some([1; 16]), Some([2; 16])];
+        losses.leave(starts[0]);
+        // An answer that one core had yet to take when the association had ended.
+        losses.leave(starts[0]);
+        assert!(losses.has_left() && losses.resume(starts[0]) && losses.count() == 0);
+        losses.leave(starts[0]);
+        losses.leave(starts[1]);
+        assert_eq!(losses.count(), 1, "the first has gone");
+        assert!(!losses.resume(starts[0]) && losses.count() == 2);
+        losses.leave(None);
+        assert!(losses.count() == 3 && !losses.resume(None));
     }
 }

@@ -76,6 +76,11 @@ pub struct File {
     shrunk: Mutex<Option<Shrunk>>,
     copying: Copying,
     syncs: Syncs,
+    /// Of a file past the page cache: the bits of an offset within a block of the file system. What is no whole one goes through the page
+    /// cache where the file system has it so: XFS with writes to a file that shares blocks, others with what is zeroed.
+    within_block: u64,
+    /// Something was.
+    has_parts: AtomicBool,
     /// How often data could not be made durable.
     failed_syncs: AtomicU64,
     /// How often the kernel had dropped some for that.
@@ -101,7 +106,7 @@ impl Default for ZeroesBy {
 
 /// After `resize` has made the file smaller. A write that was checked before may make it larger
 /// again, no larger than it was.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Shrunk {
     /// Blocks before.
     from: u64,
@@ -245,6 +250,7 @@ impl Namespace for File {
         }
         let mut shrunk = self.shrunk();
         let from = self.blocks();
+        let before = *shrunk;
         if blocks < from {
             let from = shrunk.as_ref().map_or(from, |before| from.max(before.from));
             *shrunk = Some(Shrunk { from, seen: None });
@@ -254,7 +260,12 @@ impl Namespace for File {
             // What came too late is not to be seen in what is new.
             self.file.set_len(from << self.block_shift)?;
         }
-        self.file.set_len(bytes)?;
+        if let Err(error) = self.file.set_len(bytes) {
+            // It is as it was, and nothing that came late is cut off.
+            *shrunk = before;
+            self.blocks.store(from, Ordering::Relaxed);
+            return Err(error);
+        }
         self.sync(std::fs::File::sync_all)?;
         self.blocks.store(blocks, Ordering::Relaxed);
         Ok(())
@@ -363,6 +374,42 @@ mod tests {
 
     fn opened(path: PathBuf, create_bytes: Option<u64>) -> Arc<File> {
         File::open(&FileOptions::buffered(path, create_bytes)).unwrap()
+    }
+
+    /// A file that cannot be made smaller.
+    fn sealed(bytes: u64) -> (std::fs::File, Arc<File>) {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+        let file = memfd_create("a", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        let file = std::fs::File::from(file);
+        file.set_len(bytes).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let volume = File::open(&FileOptions::buffered(path, None)).unwrap();
+        (file, volume)
+    }
+
+    #[test]
+    fn what_could_not_be_made_smaller_is_as_it_was() {
+        let (file, volume) = sealed(64 * BLOCK);
+        assert!(volume.resize(16 * BLOCK).is_err());
+        assert_eq!(volume.limits().blocks, 64);
+        // As a write does that was on its way.
+        volume.overrun.store(true, Ordering::Relaxed);
+        assert!(!volume.refresh().unwrap() && volume.shrunk().is_none());
+        assert_eq!(file.metadata().unwrap().len(), 64 * BLOCK);
+        volume.resize(65 * BLOCK).unwrap();
+        assert_eq!(volume.limits().blocks, 65);
+    }
+
+    /// Whoever made it was killed before it had a size.
+    #[test]
+    fn an_empty_file_is_given_the_size_of_one_that_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.img");
+        std::fs::File::create(&path).unwrap();
+        let unmade = File::open(&FileOptions::buffered(path.clone(), None));
+        assert!(unmade.is_err(), "nobody says how large it is to be");
+        assert_eq!(opened(path, Some(8 * BLOCK)).limits().blocks, 8);
     }
 
     fn write_from_outside(file: &File, block: u64) {

@@ -4,7 +4,8 @@
 //! have written the same blocks by another path: Linux does as soon as a Keep Alive is not answered within its time-out, ours
 //! after twice that ([`association`](../association/index.html)). So after a pause of one time-out its connections end, as those of a
 //! host do of which nothing was heard for so long; one that had not given up connects again. Timers are of no help, since they
-//! stood still as well, and sockets are read before they are looked at. So whoever has read something, or goes on with what
+//! stood still as well, and sockets are read before they are looked at. Also after shorter pauses what a host has closed meanwhile is
+//! not read any more: the end of a stream is told behind what came before it, which the host may have sent by another path. So whoever has read something, or goes on with what
 //! has waited, looks at the clock first, and at the processor's counter before each command. What namespaces have been given by then
 //! they carry out. A virtual machine that is stopped with its clock is not seen.
 
@@ -20,8 +21,8 @@ use std::time::Duration;
 /// A core with connections runs at least as often: a pause is taken to be longer by as much.
 const PULSE: Duration = Duration::from_millis(250);
 
-/// As long as the shortest keep alive time-out, and longer than a core is without a pulse.
-const PAUSE_MIN: Duration = subsystem::KEEP_ALIVE_GRANULARITY;
+/// Longer than a core is without a pulse: hosts may have closed connections meanwhile, for whatever reason, behind what is unread.
+const PAUSE_MIN: Duration = Duration::from_millis(400);
 
 /// When a core was last seen to run.
 #[derive(Default)]
@@ -82,10 +83,17 @@ impl Core {
 
     #[cold]
     fn end_what_paused(&self, pause: Duration) -> Option<Duration> {
-        let given_up = self.connections(|connection| {
-            connection.inner.try_borrow().is_ok_and(|inner| connection.is_given_up(&inner, pause))
-        });
-        let connections = given_up.len();
+        let over = |connection: &Connection| {
+            let inner = connection.inner.try_borrow().ok()?;
+            connection.end_after(&inner, pause)
+        };
+        let mut connections = 0;
+        for connection in self.connections(|connection| over(connection).is_some()) {
+            let Some(end) = over(&connection) else { continue };
+            connections += u32::from(matches!(end, End::Paused));
+            connection.ends(end);
+            connection.close();
+        }
         if connections > 0 {
             let seconds = pause.as_secs();
             tracing::warn!(
@@ -93,10 +101,6 @@ impl Core {
                 connections,
                 "this server did not run: its hosts have given up"
             );
-        }
-        for connection in given_up {
-            connection.ends(End::Paused);
-            connection.close();
         }
         Some(pause)
     }
@@ -112,12 +116,21 @@ impl Connection {
 
     #[cold]
     fn give_up_after(&self, inner: &Inner, pause: Duration) -> bool {
-        let given_up = self.is_given_up(inner, pause);
-        if given_up {
-            self.ends(End::Paused);
+        let end = self.end_after(inner, pause);
+        let is_over = end.is_some();
+        if let Some(end) = end {
+            self.ends(end);
             self.close();
         }
-        given_up
+        is_over
+    }
+
+    /// Why this is over, if it is, when this core has not run for so long.
+    fn end_after(&self, inner: &Inner, pause: Duration) -> Option<End> {
+        if self.is_given_up(inner, pause) {
+            return Some(End::Paused);
+        }
+        self.is_abandoned().then_some(End::Closed)
     }
 
     /// Whether its host has given up, if this core has not run for so long.

@@ -142,18 +142,22 @@ impl Complete for Takeover {
     }
 }
 
-/// Closes the connections of `controllers` that their host has left, and tells whether anything
-/// of closed ones is still with a namespace.
+/// Closes the connections of `controllers` that their host has left, and tells whether it is to be looked again: something of
+/// closed ones is still with a namespace, or an admin connection was closed, whose I/O connections are closed behind that.
 fn end_abandoned(core: &Core, controllers: &[ControllerId]) -> bool {
+    // What is to be closed after a pause is closed before it is looked what closed ones have.
+    core.pulse();
+    let mut ends = false;
     let abandoned = core.connections(|connection| {
         connection.controller().is_some_and(|it| controllers.contains(&it))
             && hung_up(connection.stream.as_raw_fd())
     });
     for connection in abandoned {
+        ends |= connection.is_admin();
         connection.ends(End::Closed);
         connection.close();
     }
-    core.is_draining(controllers)
+    ends | core.is_draining(controllers)
 }
 
 /// Whether the peer has closed or reset the connection, whatever is still unread.

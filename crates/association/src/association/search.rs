@@ -16,6 +16,8 @@ pub(super) struct Search {
     /// The namespace that was accepted; the default if none was, or if it has no identity: such are known
     /// by their id only.
     pub(super) identity: Identity,
+    /// The id of one that was accepted, for those without identity.
+    pub(super) accepted: Option<u32>,
     state: State,
     /// The id that it had.
     home: u32,
@@ -40,7 +42,11 @@ enum State {
 impl Association {
     /// The id that the namespace should have.
     pub(super) fn wanted_nsid(&self) -> Option<u32> {
-        if self.has_identity() { Some(self.nsid) } else { self.config.nsid }
+        match self.has_identity() {
+            true => Some(self.nsid),
+            // Others that are added later are not to be chosen among.
+            false => self.config.nsid.or(self.search.accepted),
+        }
     }
 
     fn has_identity(&self) -> bool {
@@ -124,6 +130,7 @@ impl Association {
             self.nsid = self.search.home;
         }
         let identity = self.search.identity;
-        self.search = Search { identity, ..Search::default() };
+        let accepted = self.search.accepted;
+        self.search = Search { identity, accepted, ..Search::default() };
     }
 }

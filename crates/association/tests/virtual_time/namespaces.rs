@@ -44,6 +44,24 @@ fn a_namespace_is_found_again_under_another_id() {
     assert_eq!(there(&world), (Access::Optimized, 6, Some((6, 1))));
 }
 
+/// One that has no identity is known by the id that it was found with, though nobody had named it.
+#[test]
+fn a_namespace_without_identity_stays_when_others_are_added() {
+    // A UUID of zeroes is none.
+    let peer = Peer { uuid: 0, uuids: vec![(2, 9)], ..Peer::default() };
+    let mut world = World::new(config(), peer);
+    assert_eq!(world.association.access(), Access::Optimized);
+    world.peer.namespaces = vec![1, 2];
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!((world.association.access(), world.association.nsid()), (Access::Optimized, 1));
+    world.handle(Event::Lost(Reason::Dial("test".into())));
+    world.run(world.now + seconds(20));
+    assert_eq!((world.association.access(), world.association.nsid()), (Access::Optimized, 1));
+    world.peer.namespaces = vec![2];
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!(world.association.access(), Access::Inaccessible, "nor is another taken for it");
+}
+
 /// The search takes as long as there are namespaces to look at.
 #[test]
 fn nothing_goes_to_the_old_id_while_the_namespace_is_looked_for() {

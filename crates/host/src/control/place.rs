@@ -97,7 +97,9 @@ impl Driver {
     /// be let go. It is never seen to be gone in between.
     pub(crate) fn occupy(&self, address: Address) {
         self.leaving.take();
-        if self.association.borrow().is_live() {
+        // Live elsewhere it is of no use: it was given up there, say because the namespace is gone.
+        let is_there = self.shared.led_to().as_ref() == Some(&address);
+        if is_there && self.association.borrow().is_live() {
             tracing::info!(peer = %address, "path stays");
             self.shared.set_place(Place::At(address));
         } else {

@@ -109,7 +109,7 @@ impl Params {
         if flush_number != 0 && status.is_success() {
             self.unflushed.flushed(flush_number);
         } else if self.writes_back.load(Ordering::Relaxed) && self.unflushed.acknowledged(command) {
-            self.losses.add();
+            self.losses.leave(self.instance);
         }
     }
 

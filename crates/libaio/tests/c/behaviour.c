@@ -647,6 +647,26 @@ static void ends(int in_use)
     close(fd), close(moved);
 }
 
+/* A program that submits by a system call of its own, and takes events by the library. */
+static void submits_itself(int in_use)
+{
+    static char data[512];
+    context ctx = 0;
+    struct io_event event;
+    int fd = file_of("submits_itself", O_RDWR, 4096);
+    CHECK(io_setup(16, &ctx), 0);
+    for (int i = 0; i < 12; i++) {
+        struct iocb reading = iocb_of(PREAD, fd, data, sizeof data, 0), *list[] = {&reading};
+        long submitted = i % 4 == 3 ? io_submit(ctx, 1, list) : syscall(SYS_io_submit, ctx, 1L, list);
+        CHECK(submitted, 1);
+        CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+        CHECK(event.res, (long)sizeof data);
+    }
+    CHECK(io_destroy(ctx), 0);
+    CHECK(close(fd), 0);
+    (void)in_use;
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
@@ -657,6 +677,7 @@ int main(int count, char **arguments)
         {"mixed", mixed},           {"let_through", let_through},
         {"taken_over", taken_over},   {"own_ring", own_ring},
         {"ends", ends},             {"of_memory", of_memory},
+        {"submits_itself", submits_itself},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

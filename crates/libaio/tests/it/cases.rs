@@ -108,6 +108,12 @@ cases! {
     of_memory: [Inline, Polls], 4;
 }
 
+/// Not in mode `ring`, where nobody looks for them from the beginning.
+#[test]
+fn events_of_what_a_program_submits_itself_are_taken() {
+    compared("behaviour", Some("submits_itself"), &["auto", "native"], |_, _| {});
+}
+
 cases! {
     "threads":
     threads: [Ring, Inline, Waits], 0;

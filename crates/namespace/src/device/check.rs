@@ -101,6 +101,28 @@ fn moved(command: &Command, limits: &Limits, zone_extension_bytes: u32) -> Optio
     })
 }
 
+/// Commands that everybody knows; others are passed where that was asked for.
+#[inline]
+pub(super) fn is_usual(code: u8) -> bool {
+    matches!(
+        code,
+        opcode::FLUSH
+            | opcode::WRITE
+            | opcode::READ
+            | opcode::WRITE_UNCORRECTABLE
+            | opcode::COMPARE
+            | opcode::WRITE_ZEROES
+            | opcode::DATASET_MANAGEMENT
+            | opcode::VERIFY
+    )
+}
+
+/// Whether the command's data is that of blocks, which may have metadata.
+#[inline]
+pub(super) fn moves_blocks(code: u8) -> bool {
+    matches!(code, opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::ZONE_APPEND)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

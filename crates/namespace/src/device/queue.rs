@@ -225,7 +225,7 @@ impl DeviceQueue {
             }
             _ => {}
         }
-        if !limits.passthrough.io && !is_usual(command.opcode) {
+        if !limits.passthrough.io && !check::is_usual(command.opcode) {
             return Err(Status::INVALID_OPCODE.dnr());
         }
         if limits.metadata_bytes != 0 || extents.metadata.1 != 0 {
@@ -241,7 +241,7 @@ impl DeviceQueue {
             return Err(Status::INVALID_FIELD.dnr());
         }
         let per_block = usize::from(self.device.limits.metadata_bytes);
-        let moves = moves_blocks(request.command.opcode);
+        let moves = check::moves_blocks(request.command.opcode);
         let expected = if moves { request.command.block_count() as usize * per_block } else { 0 };
         match request.metadata.len() {
             len if len >= expected => Ok(()),
@@ -553,9 +553,15 @@ struct Dropped {
 }
 
 impl Complete for Dropped {
-    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+    fn complete(&self, token: u64, done: i32, _flags: u32) {
         // SAFETY: `copied` made the token from a box and gave it away; it is told once.
         let request = unsafe { Box::from_raw(token as *mut Request) };
+        // No thread was to be had, or the reactor is stopping: it is done here then.
+        if done < 0
+            && let Data::Sources(sources) = &request.data
+        {
+            self.queue.device.drop_cached(request.command.slba(), sources.blocks());
+        }
         self.queue.ended(request, self.result);
     }
 }
@@ -636,28 +642,6 @@ fn is_unsent(errno: i32) -> bool {
 /// Whether the way to a controller is to blame, or the controller.
 fn is_of_path(status: Status) -> bool {
     matches!(status.code(), Status::NAMESPACE_NOT_READY | Status::HOST_PATHING_ERROR)
-}
-
-/// Commands that everybody knows; others are passed where that was asked for.
-#[inline]
-fn is_usual(code: u8) -> bool {
-    matches!(
-        code,
-        opcode::FLUSH
-            | opcode::WRITE
-            | opcode::READ
-            | opcode::WRITE_UNCORRECTABLE
-            | opcode::COMPARE
-            | opcode::WRITE_ZEROES
-            | opcode::DATASET_MANAGEMENT
-            | opcode::VERIFY
-    )
-}
-
-/// Whether the command's data is that of blocks, which may have metadata.
-#[inline]
-fn moves_blocks(code: u8) -> bool {
-    matches!(code, opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::ZONE_APPEND)
 }
 
 #[cfg(test)]

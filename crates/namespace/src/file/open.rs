@@ -216,6 +216,8 @@ impl File {
             shrunk: Mutex::new(None),
             copying,
             syncs: Syncs::default(),
+            within_block: if kind == Kind::Regular { within_block(&file) } else { 0 },
+            has_parts: AtomicBool::new(false),
             failed_syncs: AtomicU64::default(),
             dropped: AtomicU64::default(),
             dropped_at: Mutex::default(),
@@ -344,6 +346,10 @@ fn find(options: &FileOptions) -> Result<Found, OpenError> {
         // Who makes it has not given it its size yet.
         let is_half_made = kind == Kind::Regular && metadata.len() == 0;
         match is_it {
+            // Nobody is at it, since we have it alone: whoever made it was killed then. There is nothing to lose.
+            true if is_last && is_half_made && may_finish(options) => {
+                return Ok(Found { own: None, file, kind, created: true });
+            }
             true if is_last || !is_half_made || options.create_bytes.is_none() => {
                 return Ok(Found { own: None, file, kind, created: false });
             }
@@ -537,6 +543,17 @@ fn sector_bytes(file: &fs::File) -> io::Result<u32> {
         return Err(io::Error::last_os_error());
     }
     u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Whether an empty file that is locked may be given the size of one that is made.
+fn may_finish(options: &FileOptions) -> bool {
+    options.create_bytes.is_some() && !options.shared && !options.read_only
+}
+
+/// The bits of an offset within one of the file system's blocks.
+fn within_block(file: &fs::File) -> u64 {
+    let bytes = rustix::fs::fstatvfs(file).map_or(4096, |system| system.f_frsize);
+    bytes.max(1).next_power_of_two() - 1
 }
 
 /// Whether holes can be made, found out without touching any data.

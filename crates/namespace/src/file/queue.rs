@@ -210,6 +210,7 @@ impl FileQueue {
                 None => entry::read(self.file, memory, left, offset),
             }
         } else {
+            self.volume.note_extent(offset, left.into());
             let flags = if request.command.fua() { DSYNC } else { 0 };
             match fixed {
                 Some(index) => entry::write_fixed(self.file, memory, left, offset, flags, index),
@@ -231,7 +232,8 @@ impl FileQueue {
             return self.start_sync(request, entry::fdatasync(self.file));
         }
         // Past the page cache it is told of its own failure.
-        if request.scratch[NUMBER] != 0 && !self.volume.is_direct() {
+        let is_past = self.volume.is_direct() && !self.volume.has_parts();
+        if request.scratch[NUMBER] != 0 && !is_past {
             return self.durable(request);
         }
         request.finish(Status::SUCCESS);
@@ -248,6 +250,7 @@ impl FileQueue {
             return request.finish(Status::SUCCESS);
         }
         let (offset, left) = (start + done, len - done);
+        self.volume.note_extent(offset, left);
         let hole = request.command.deac() && self.volume.punches;
         if let Some((step, mode)) = fallocate_mode(&self.volume.zeroes_by, hole) {
             request.scratch[STEP] = step;
@@ -292,6 +295,7 @@ impl FileQueue {
         request.scratch[STEP] = step;
         let mode = mode | libc::FALLOC_FL_KEEP_SIZE;
         let (offset, len) = (range.slba << shift, u64::from(range.blocks) << shift);
+        self.volume.note_extent(offset, len);
         self.start(request, entry::fallocate(self.file, mode, offset, len));
     }
 

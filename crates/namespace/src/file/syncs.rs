@@ -115,7 +115,20 @@ impl Syncs {
 impl File {
     /// Whether what is written may be written back later, by the kernel.
     fn is_cached(&self) -> bool {
-        !self.is_direct() || self.has_copied()
+        !self.is_direct() || self.has_copied() || self.has_parts()
+    }
+
+    /// Whether something was written or zeroed that is no whole blocks of the file system.
+    pub(super) fn has_parts(&self) -> bool {
+        self.has_parts.load(Ordering::Relaxed)
+    }
+
+    /// These bytes are about to be written or zeroed.
+    #[inline]
+    pub(super) fn note_extent(&self, offset: u64, len: u64) {
+        if (offset | len) & self.within_block != 0 && !self.has_parts() {
+            self.has_parts.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Has a thread, of which no reactor waits, `sync` the file.
@@ -424,6 +437,34 @@ mod tests {
         rig.queue.submit(request);
         assert_eq!(rig.status(&end), Status::SUCCESS);
         assert_eq!(rig.volume.syncs.state().begun, other + 1, "it may be told of the Copy's loss");
+        let end = rig.held(opcode::FLUSH);
+        rig.volume.syncs.end(other);
+        assert_eq!(rig.status(&end), Status::SUCCESS);
+    }
+
+    #[test]
+    fn what_is_no_whole_block_of_the_file_system_may_be_in_the_page_cache() {
+        let directory = tempfile::tempdir_in(".").unwrap();
+        let path = directory.path().join("a");
+        let options = FileOptions { buffered: false, ..FileOptions::buffered(path, Some(1 << 20)) };
+        let volume = File::open(&FileOptions { block_shift: Some(9), ..options }).unwrap();
+        assert!(volume.is_direct(), "the directory of the build takes O_DIRECT");
+        assert!(volume.within_block > 511, "and has larger blocks than that");
+        let rig = Rig::of(volume, tempfile::NamedTempFile::new().unwrap());
+        for (opcode, slba) in [(opcode::WRITE, 0), (opcode::WRITE_ZEROES, 8)] {
+            let (end, mut request) = rig.command(opcode);
+            request.command.set_slba(slba);
+            rig.queue.submit(request);
+            assert_eq!(rig.status(&end), Status::SUCCESS);
+            assert!(!rig.volume.is_cached(), "whole blocks are not");
+        }
+        assert!(rig.queue.is_its_own(libc::ENOSPC));
+        let (end, mut request) = rig.command(opcode::WRITE_ZEROES);
+        request.command.set_slba(3);
+        rig.queue.submit(request);
+        assert_eq!(rig.status(&end), Status::SUCCESS);
+        assert!(rig.volume.is_cached() && !rig.queue.is_its_own(libc::ENOSPC));
+        let other = rig.volume.syncs.begin();
         let end = rig.held(opcode::FLUSH);
         rig.volume.syncs.end(other);
         assert_eq!(rig.status(&end), Status::SUCCESS);

@@ -444,6 +444,8 @@ fn lock_file(path: &Path) -> Result<Locked, StoreError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
+        // Where others may put files, a link would have us write over what it leads to.
+        .custom_flags(libc::O_NOFOLLOW)
         .open(path);
     let file = open.map_err(|source| io_error(path, source))?;
     let locked = file.try_lock();
@@ -493,6 +495,16 @@ fn io_error(path: &Path, source: io::Error) -> StoreError {
 mod tests {
     use super::*;
     use crate::config::{Namespace, Subsystem};
+
+    #[test]
+    fn a_lock_is_written_over_nothing_that_a_link_leads_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let (other, path) = (directory.path().join("other"), directory.path().join("a.lock"));
+        std::fs::write(&other, "somebody's").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(lock(&path).is_err());
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "somebody's");
+    }
 
     fn config(volume: &str) -> Config {
         let nqn = "nqn.2026-11.com.example:a".to_owned();

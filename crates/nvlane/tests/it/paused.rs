@@ -26,6 +26,28 @@ fn stop(daemon: &Daemon) {
     });
 }
 
+/// What a host sent before it closed the connection, for whatever reason, it may have sent by another path since.
+#[test]
+fn what_its_host_has_sent_and_left_meanwhile_is_not_carried_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["mem:1M?bs=512", "--nqn", NQN]);
+    let calm = Host::new(daemon.listeners[0], &daemon.nqn);
+    let calm_admin = calm.enabled();
+    let mut reader = calm.io(&calm_admin, 1);
+    let host = Host { kato_ms: 20_000, ..Host::new(daemon.listeners[0], &daemon.nqn) };
+    let admin = host.enabled();
+    let mut queue = host.io(&admin, 1);
+    stop(&daemon);
+    queue.issue(Command::blocks(opcode::io::WRITE, 1, 3, 1), Bytes::InCapsule(&[7; 512]));
+    drop((queue, admin));
+    std::thread::sleep(Duration::from_millis(1500));
+    signal(&daemon, libc::SIGCONT);
+    // By the same core, so that what was sent before is dealt with before.
+    assert!(reader.read(1, 2, 1, 512) == [0; 512]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(reader.read(1, 3, 1, 512) == [0; 512], "its host has left");
+}
+
 /// The kernel takes what is sent meanwhile. A host that has given up may have written the same block elsewhere by then.
 #[test]
 fn what_was_sent_to_it_is_carried_out_only_if_its_host_still_waits() {

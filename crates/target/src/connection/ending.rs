@@ -52,7 +52,7 @@ impl Connection {
     /// The end of a stream is not seen while a full socket keeps bytes before it away; a reset is. Linux resets,
     /// and our own host waits until its bytes have arrived or resets, before it sends commands again.
     #[cold]
-    pub(super) fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         hung_up(self.stream.as_raw_fd())
     }
 

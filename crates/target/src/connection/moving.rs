@@ -89,6 +89,8 @@ impl Connection {
         }
         self.unwatch();
         let sent = self.core.post(home, move |core| {
+            // What this core's others have gone through is none of it.
+            core.pulse();
             if moving.is_out_of_time() {
                 let end = Some(End::Paused);
                 core.post_control(move |control| control.queue_closed(controller, queue_id, end));
