@@ -124,9 +124,9 @@ impl Complete for FileQueue {
         let sync = request.scratch[NUMBER];
         if result < 0 {
             self.failed(request, -result);
-            return self.volume.syncs.end(sync);
+            return self.sync_ended(sync);
         }
-        self.volume.syncs.end(sync);
+        self.sync_ended(sync);
         match (request.command.opcode, request.scratch[STEP]) {
             (opcode::FLUSH, _) | (_, step::SYNC) => return self.durable(request),
             (opcode::READ | opcode::WRITE, _) if result == 0 => return self.ended(request),

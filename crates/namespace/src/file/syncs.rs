@@ -76,18 +76,33 @@ impl Syncs {
 
     /// One has ended, and what it was told is counted. Nothing for number 0.
     pub(super) fn end(&self, number: u64) {
+        self.end_by(number, None);
+    }
+
+    /// The same on the thread of `own`, which is not called: whether something of it that is held may go on.
+    fn end_by(&self, number: u64, own: Option<&Waker>) -> bool {
         if number == 0 {
-            return;
+            return false;
         }
+        let (own, mut is_own, mut others) = (own.map(Waker::id), false, Vec::new());
         let mut state = self.state();
         state.under_way.retain(|&other| other != number);
         let first = state.under_way.first().copied().unwrap_or(u64::MAX);
-        let ready: Vec<_> = state.held.extract_if(.., |(last, _)| *last < first).collect();
+        state.held.retain(|(last, waker)| {
+            let is_ready = *last < first;
+            if is_ready && own == Some(waker.id()) {
+                is_own = true;
+            } else if is_ready {
+                others.push((*last, waker.clone()));
+            }
+            !is_ready
+        });
         drop(state);
         self.one_ended.notify_all();
-        for (last, waker) in ready {
+        for (last, waker) in others {
             waker.call(last);
         }
+        is_own
     }
 
     /// The newest that is under way, if one is. `waker` is called with it once no older one is either.
@@ -192,6 +207,13 @@ impl FileQueue {
         self.start(request, entry);
     }
 
+    /// One of this queue's has ended: those that waited for it here go on, without a letter for each.
+    pub(super) fn sync_ended(&self, number: u64) {
+        if self.volume.syncs.end_by(number, Some(&self.waker)) {
+            self.wake(number);
+        }
+    }
+
     /// A sync, or a write with FUA, was carried out: ends the request, now or after others that may have been told of what it was not.
     pub(super) fn durable(&self, request: Box<Request>) {
         if request.scratch[NUMBER] != 0
@@ -244,11 +266,13 @@ impl FileQueue {
 impl Wake for FileQueue {
     /// What some of those that are held waited for has ended.
     fn wake(&self, _last: u64) {
-        let ready: Vec<_> = {
+        let next = || {
             let mut held = self.held.borrow_mut();
-            held.extract_if(.., |(last, ..)| self.volume.syncs.is_over(*last)).collect()
+            let place = held.iter().position(|(last, ..)| self.volume.syncs.is_over(*last))?;
+            Some(held.remove(place))
         };
-        for (_, queue, request) in ready {
+        // One at a time: whoever is told may submit again.
+        while let Some((_, queue, request)) = next() {
             queue.synced(request);
         }
     }
