@@ -79,6 +79,14 @@ mod tests {
         assert!(refused.contains("is named as sections are"), "{refused}");
     }
 
+    /// A function's symbol that lies among what is not loaded, which the linker would look for elsewhere.
+    #[test]
+    fn a_symbol_in_a_section_that_is_not_loaded_is_refused() {
+        let object = changed(15, &[1, 3, 253, 24, 20, 0, 0, 0, 0, 0, 0, 0]);
+        let refused = Linked::of(&object).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("is in a section that is not loaded"), "{refused}");
+    }
+
     fn edits() -> impl Strategy<Value = Vec<u8>> {
         let value = prop_oneof![0..64_u64, any::<u64>(), (0..4096_u64).prop_map(|it| it * 8)];
         let place = prop_oneof![0..64_u16, any::<u16>()];

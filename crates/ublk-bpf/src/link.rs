@@ -366,6 +366,11 @@ fn symbols(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
             return Ok(Err(format!("{name} is in none of its sections")));
         };
         let section = elf.section_by_index(index)?;
+        let flags = section.elf_section_header().sh_flags.get(LittleEndian);
+        if !symbol.is_local() && !flags.contains(elf::SHF_ALLOC) {
+            // The linker leaves out what is not loaded, and looks for its symbols elsewhere.
+            return Ok(Err(format!("{name} is in a section that is not loaded")));
+        }
         let end = symbol.address().checked_add(symbol.size());
         if end.is_none_or(|end| end > section.size()) {
             return Ok(Err(format!("{name} goes beyond its section")));
