@@ -79,12 +79,16 @@ mod tests {
         assert!(refused.contains("is named as sections are"), "{refused}");
     }
 
-    /// A function's symbol that lies among what is not loaded, which the linker would look for elsewhere.
+    /// The linker would look for them elsewhere: a function's, and a label of a compiler's.
     #[test]
-    fn a_symbol_in_a_section_that_is_not_loaded_is_refused() {
-        let object = changed(15, &[1, 3, 253, 24, 20, 0, 0, 0, 0, 0, 0, 0]);
-        let refused = Linked::of(&object).map(drop).unwrap_err().to_string();
-        assert!(refused.contains("is in a section that is not loaded"), "{refused}");
+    fn symbols_in_sections_that_are_not_loaded_are_refused() {
+        for (number, edit) in [
+            (15, [1, 3, 253, 24, 20, 0, 0, 0, 0, 0, 0, 0]),
+            (7, [1, 15, 3, 0, 11, 0, 0, 0, 0, 0, 0, 0]),
+        ] {
+            let refused = Linked::of(&changed(number, &edit)).map(drop).unwrap_err().to_string();
+            assert!(refused.contains("is in a section that is not loaded"), "{refused}");
+        }
     }
 
     fn edits() -> impl Strategy<Value = Vec<u8>> {

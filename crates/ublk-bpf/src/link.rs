@@ -367,7 +367,8 @@ fn symbols(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
         };
         let section = elf.section_by_index(index)?;
         let flags = section.elf_section_header().sh_flags.get(LittleEndian);
-        if !symbol.is_local() && !flags.contains(elf::SHF_ALLOC) {
+        let is_named = symbol.kind() != SymbolKind::Section && !name.is_empty();
+        if is_named && !flags.contains(elf::SHF_ALLOC) {
             // The linker leaves out what is not loaded, and looks for its symbols elsewhere.
             return Ok(Err(format!("{name} is in a section that is not loaded")));
         }
