@@ -274,10 +274,6 @@ impl Connection {
         }
     }
 
-    pub(crate) fn is_admin(&self) -> bool {
-        self.inner.try_borrow().is_ok_and(|inner| matches!(inner.role, Role::Admin(_)))
-    }
-
     pub(crate) fn is_queue(&self, controller: ControllerId, queue_id: u16) -> bool {
         self.inner.try_borrow().is_ok_and(|inner| match &inner.role {
             Role::Io(queue) => {
@@ -285,6 +281,10 @@ impl Connection {
             }
             _ => false,
         })
+    }
+
+    pub(crate) fn is_admin(&self) -> bool {
+        self.inner.try_borrow().is_ok_and(|inner| matches!(inner.role, Role::Admin(_)))
     }
 
     pub(crate) fn is_unproven(&self) -> bool {

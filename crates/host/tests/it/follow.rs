@@ -215,6 +215,28 @@ fn a_path_that_takes_less_than_users_were_told_is_not_used() {
     assert_eq!(namespace.paths().iter().filter(|path| path.selections > 0).count(), 1);
 }
 
+/// The same where it is one of a list, and has not answered when the volume was opened.
+#[test]
+fn a_path_that_answers_late_takes_what_users_were_told() {
+    let volume = shared_volume();
+    let a = Target::serve(volume.clone(), 1, 0);
+    let listener = std::net::TcpListener::bind((a.address.ip(), 0)).expect("a port");
+    let late = listener.local_addr().expect("it is bound");
+    drop(listener);
+    let addresses = [a.address, late].map(rig::address);
+    let paths = host::open(&addresses, &options(), "").expect("one answers");
+    let b = Target::serve(Volatile::new(volume, CACHE_BYTES), 1, late.port());
+    assert_eq!(b.address, late);
+    let until = Instant::now() + PATIENCE;
+    let told = |path: &host::Path| path.paths().remove(0);
+    while !told(&paths[1]).reason.contains("takes less than the paths") {
+        assert!(!told(&paths[1]).access.is_usable(), "{:?}", told(&paths[1]));
+        assert!(Instant::now() < until, "{:?}", told(&paths[1]));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(told(&paths[0]).access.is_usable() && !paths[0].limits().volatile_write_cache);
+}
+
 #[test]
 fn a_target_moves_to_another_address() {
     let target = Target::serve(shared_volume(), 1, 0);

@@ -1,8 +1,9 @@
 //! A server that is stopped (SIGSTOP) and continued.
 
 use crate::daemon::{Daemon, eventually};
-use crate::host::{Bytes, Host};
+use crate::host::{Bytes, Host, Queue};
 use nvme::{Command, opcode};
+use std::path::Path;
 use std::time::Duration;
 
 const NQN: &str = "nqn.2026-11.com.example:paused";
@@ -26,14 +27,20 @@ fn stop(daemon: &Daemon) {
     });
 }
 
+/// A server, and a host without a keep alive timer, which reads what it has.
+fn served(dir: &Path) -> (Daemon, Queue, Queue) {
+    let daemon = Daemon::start(dir, &["mem:1M?bs=512", "--nqn", NQN]);
+    let calm = Host::new(daemon.listeners[0], &daemon.nqn);
+    let admin = calm.enabled();
+    let reader = calm.io(&admin, 1);
+    (daemon, admin, reader)
+}
+
 /// What a host sent before it closed the connection, for whatever reason, it may have sent by another path since.
 #[test]
 fn what_its_host_has_sent_and_left_meanwhile_is_not_carried_out() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(dir.path(), &["mem:1M?bs=512", "--nqn", NQN]);
-    let calm = Host::new(daemon.listeners[0], &daemon.nqn);
-    let calm_admin = calm.enabled();
-    let mut reader = calm.io(&calm_admin, 1);
+    let (daemon, _calm, mut reader) = served(dir.path());
     let host = Host { kato_ms: 20_000, ..Host::new(daemon.listeners[0], &daemon.nqn) };
     let admin = host.enabled();
     let mut queue = host.io(&admin, 1);
@@ -52,10 +59,7 @@ fn what_its_host_has_sent_and_left_meanwhile_is_not_carried_out() {
 #[test]
 fn what_was_sent_to_it_is_carried_out_only_if_its_host_still_waits() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(dir.path(), &["mem:1M?bs=512", "--nqn", NQN]);
-    let calm = Host::new(daemon.listeners[0], &daemon.nqn);
-    let calm_admin = calm.enabled();
-    let mut reader = calm.io(&calm_admin, 1);
+    let (daemon, _calm, mut reader) = served(dir.path());
     for (slba, pause_ms, kato_ms, carried_out) in [(1, 1500, 20_000, true), (2, 3000, 2000, false)]
     {
         let host = Host { kato_ms, ..Host::new(daemon.listeners[0], &daemon.nqn) };
