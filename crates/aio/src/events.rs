@@ -14,14 +14,14 @@ use crate::native::is_poll_of_empty_ring;
 use crate::probe::{self, Access};
 use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
-use crate::system::{self, Ask, failure, now_ns, time_of};
+use crate::system::{self, Ask, failure, time_of};
 use crate::usual;
+use crate::waits::{self, SLICE_NS as SLICE_NS_MAX, natively, slice};
 use libc::{c_long, timespec};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// While events may come from both sides, each is waited for so long at first, and at most.
+/// While events may come from both sides, each is waited for so long at first.
 const SLICE_NS: u64 = 20_000;
-const SLICE_NS_MAX: u64 = 1_000_000;
 
 /// `io_getevents` on a context of ours.
 ///
@@ -163,22 +163,7 @@ unsafe fn take_otherwise(context: &Context, mut ask: Ask, mut got: c_long) -> i3
     }
 }
 
-/// From the kernel, after libaio's own look at the ring.
-///
-/// # Safety
-/// As `take`.
-#[inline(always)]
-unsafe fn natively(context: &Context, ask: Ask) -> i32 {
-    // SAFETY: the context is held, so its ring is there.
-    if unsafe { is_poll_of_empty_ring(context.id, ask.timeout) } {
-        return 0;
-    }
-    context.record.add(Counter::NativeReaps, 1);
-    // SAFETY: passed on to the caller.
-    unsafe { system::io_getevents(context.id, ask) }
-}
-
-/// The same when there are `got` events already.
+/// From the kernel, when there are `got` events already.
 ///
 /// # Safety
 /// As `take`.
@@ -215,41 +200,13 @@ unsafe fn while_proving(context: &Context, ask: Ask, got: &mut c_long) -> Result
             return Ok(if *got > 0 { *got as i32 } else { taken });
         };
         // SAFETY: passed on to the caller.
-        let (taken, is_over) = unsafe { slice_natively(context, ask.after(*got), end) };
+        let (taken, ended) = unsafe { slice(context, ask, got, end, SLICE_NS_MAX) };
         context.leave_native(taken, true);
-        *got += c_long::from(taken.max(0));
-        // Some, and early: a signal's handler has ended it.
-        let interrupted = taken > 0 && !is_over;
-        if taken < 0 || interrupted || *got >= ask.min || end.left_ns() == 0 {
-            return Ok(if *got > 0 { *got as i32 } else { taken });
-        }
-        // Its id may be another's by now.
-        if context.dead.load(SeqCst) {
-            return Ok(if *got > 0 { *got as i32 } else { failure(libc::EINVAL) });
+        if let Some(code) = ended {
+            return Ok(code);
         }
         context.try_ring();
     }
-}
-
-/// From the kernel, waiting for a moment; what came of it, and whether that is over.
-///
-/// # Safety
-/// As `take`.
-unsafe fn slice_natively(context: &Context, ask: Ask, end: Deadline) -> (i32, bool) {
-    let slice_ns = end.left_ns().min(SLICE_NS_MAX);
-    let slice = time_of(slice_ns);
-    let ask = Ask { timeout: (&raw const slice) as usize, ..ask };
-    context.record.add(Counter::NativeReaps, 1);
-    let begun = now_ns();
-    // SAFETY: passed on to the caller, in both.
-    let taken = unsafe {
-        if ask.masked {
-            system::io_getevents(context.id, ask)
-        } else {
-            system::io_getevents_again(context.id, ask)
-        }
-    };
-    (taken, now_ns() >= begun + slice_ns)
 }
 
 /// From wherever events may be, when there are `got` already.
@@ -572,13 +529,13 @@ impl Taking<'_> {
         let ask = Ask { min: 0, timeout, ..self.ask.after(self.got) };
         // SAFETY: passed on to the caller.
         let taken = unsafe { system::io_getevents_again(self.context.id, ask) };
+        self.context.record.add(Counter::NativeReaps, 1);
         self.context.note_native(taken);
         self.add(taken)
     }
 
     /// Of the kernel's events so many, or an error.
     fn add(&mut self, taken: i32) -> Result<(), i32> {
-        self.context.record.add(Counter::NativeReaps, 1);
         if taken < 0 {
             return Err(taken);
         }
@@ -625,7 +582,7 @@ impl Taking<'_> {
         // Nothing of the ring wakes it there.
         self.context.waiters.fetch_sub(1, SeqCst);
         // SAFETY: passed on to the caller.
-        let taken = unsafe { system::io_getevents(self.context.id, ask) };
+        let taken = unsafe { waits::wait(self.context, ask) };
         self.context.waiters.fetch_add(1, SeqCst);
         self.context.leave_settled(taken);
         self.add(taken)

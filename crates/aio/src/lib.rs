@@ -54,3 +54,4 @@ mod submit;
 mod system;
 mod thread;
 mod usual;
+mod waits;

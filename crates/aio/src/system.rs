@@ -174,28 +174,16 @@ const SYS_IO_PGETEVENTS: c_long = 333;
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_IO_PGETEVENTS: c_long = 292;
 
-/// `io_getevents(2)` or `io_pgetevents(2)`.
+/// `io_getevents(2)` or `io_pgetevents(2)`, which no ring of ours interrupts.
 ///
 /// # Safety
 /// The events may be overwritten.
 #[inline]
 pub unsafe fn io_getevents(id: usize, ask: Ask) -> i32 {
-    // SAFETY: passed on to the caller, in all three.
-    unsafe {
-        match (ask.masked, ask.timeout) {
-            (true, _) => io_pgetevents(id, ask),
-            (false, 0) => io_getevents_for_ever(id, ask),
-            (false, _) => io_getevents_once(id, ask),
-        }
+    if ask.masked {
+        // SAFETY: passed on to the caller.
+        return unsafe { io_pgetevents(id, ask) };
     }
-}
-
-/// Without a time limit.
-///
-/// # Safety
-/// As [`io_getevents`].
-#[inline]
-unsafe fn io_getevents_for_ever(id: usize, ask: Ask) -> i32 {
     let closed = interrupts::closed();
     // SAFETY: passed on to the caller, in both.
     unsafe {
