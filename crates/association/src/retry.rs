@@ -3,6 +3,7 @@
 use nvme::log::{GetLogPage, Lid};
 use nvme::opcode::{admin, io as opcode};
 use nvme::{Command, Fuse, Status};
+use std::time::Duration;
 
 /// What to do with a command that came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +132,27 @@ pub fn admin_changes_nothing(command: &Command) -> bool {
         _ => false,
     };
     reads && command.fuse() == Fuse::None
+}
+
+/// How often a command is tried again for users who know of no other paths and do not try by themselves, such as block devices
+/// and NBD clients; a volume with paths, or of a device, has done what it can before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tries(u8);
+
+impl Tries {
+    const MAX: u8 = 5;
+    /// The first pause; each next is twice the last.
+    const PAUSE: Duration = Duration::from_millis(10);
+
+    /// For how long to wait before the next, of a command by itself that came back with that status; None if that is its result.
+    pub fn next(&mut self, command: &Command, status: Status) -> Option<Duration> {
+        if self.0 == Self::MAX || may_retry(command, false, status) == Retry::No {
+            return None;
+        }
+        let pause = Self::PAUSE * (1 << self.0);
+        self.0 += 1;
+        Some(pause)
+    }
 }
 
 #[cfg(test)]
@@ -285,5 +307,17 @@ mod tests {
         assert!(!changes_nothing(&command(opcode::WRITE)));
         assert!(!changes_nothing(&command(opcode::DATASET_MANAGEMENT)));
         assert!(!changes_nothing(&command(ZONE_APPEND)));
+    }
+
+    #[test]
+    fn a_user_waits_ever_longer_and_not_for_ever() {
+        let read = Command { opcode: opcode::READ, ..Command::default() };
+        let mut tries = Tries::default();
+        let next = |tries: &mut Tries| tries.next(&read, Status::COMMAND_INTERRUPTED);
+        let pauses: Vec<Duration> = std::iter::from_fn(|| next(&mut tries)).collect();
+        assert_eq!(pauses, [10, 20, 40, 80, 160].map(Duration::from_millis));
+        assert_eq!(Tries::default().next(&read, Status::UNRECOVERED_READ), None);
+        let compare = Command { flags: 1, ..read };
+        assert_eq!(Tries::default().next(&compare, Status::COMMAND_INTERRUPTED), None);
     }
 }

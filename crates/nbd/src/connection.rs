@@ -8,6 +8,7 @@
 //! A turn is: one receive, every request in it started, every command that came back meanwhile
 //! answered, one `writev`. What completes outside a turn is sent at the end of the reactor's.
 
+mod again;
 mod answer;
 mod begin;
 mod memory;
@@ -15,9 +16,10 @@ mod merge;
 mod receive;
 
 use crate::core::Core;
-use crate::exchange::{Exchanges, NONE};
+use crate::exchange::{Exchanges, NONE, REQUESTS_MAX};
 use crate::handshake::{self, Handshake};
 use crate::request::Transmission;
+use again::Later;
 use memory::Holding;
 use namespace::output::{Flushed, Output, Payload};
 use namespace::{Namespace, Queue, Request, Sink, Told};
@@ -49,6 +51,8 @@ const TOKEN_CLOSE: u64 = 4;
 const TOKEN_HANDSHAKE: u64 = 5;
 /// Tokens from here on: the volume has told the holes for the request in this slot.
 const TOKEN_ALLOCATION: u64 = 16;
+/// From here on: the command at this place is to be tried again.
+const TOKEN_AGAIN: u64 = TOKEN_ALLOCATION + REQUESTS_MAX as u64;
 
 /// A connection on its core.
 pub(crate) struct Connection {
@@ -58,6 +62,8 @@ pub(crate) struct Connection {
     key: u64,
     me: Weak<Connection>,
     poller: Cell<Option<PollerId>>,
+    /// Commands that the volume is to be given again.
+    later: RefCell<Later>,
     /// Requests that came back and are not looked at yet.
     done: RefCell<Vec<(u64, Box<Request>)>>,
     /// A turn is running and will see `done` at its end.
@@ -162,6 +168,7 @@ impl Connection {
             key,
             me: me.clone(),
             poller: Cell::new(None),
+            later: RefCell::default(),
             done: RefCell::default(),
             in_turn: Cell::new(false),
             deferred: Cell::new(false),
@@ -370,7 +377,10 @@ impl Connection {
         }
         let mut done = self.done.replace(std::mem::take(&mut inner.looked_at));
         for (state, request) in done.drain(..) {
-            self.finished(inner, state, request);
+            match self.pause(inner, state, &request) {
+                None => self.finished(inner, state, request),
+                Some(pause) => self.submit_after(pause, state, request),
+            }
         }
         inner.looked_at = done;
         true
@@ -474,6 +484,7 @@ impl Complete for Connection {
                 }
                 return;
             }
+            TOKEN_AGAIN.. => return self.submit_again((token - TOKEN_AGAIN) as usize),
             _ => {
                 self.running.set(self.running.get() - 1);
                 if self.closed.get() {

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::pieces::Piece;
 use crate::request::Request;
+use association::retry::Tries;
 use namespace::{Data, Run};
 use reactor::{Buffer, Reactor};
 use std::io;
@@ -58,6 +59,8 @@ pub(crate) struct Exchange {
     /// A Flush after everything else was started.
     pub(crate) is_synced: bool,
     pub(crate) merges: [Option<Merge>; MERGES_MAX],
+    /// Of its commands together.
+    pub(crate) tries: Tries,
     pub(crate) answer: Option<Answer>,
     in_use: bool,
 }
@@ -98,6 +101,7 @@ impl Exchange {
             data: None,
             is_synced: false,
             merges: [None, None],
+            tries: Tries::default(),
             answer: None,
             in_use: false,
         }
@@ -185,6 +189,7 @@ impl Exchanges {
         slot.has_begun = false;
         slot.is_delayed = false;
         slot.is_synced = false;
+        slot.tries = Tries::default();
         index
     }
 

@@ -14,20 +14,14 @@ use crate::errno;
 use crate::path::DataPath;
 use crate::translate::{Shape, Transfer, Work};
 use crate::zoned::{HEADER_BYTES, ZONE_BYTES};
-use association::retry::{Retry, may_retry};
+use association::retry::Tries;
 use namespace::dataset::Range;
 use nvme::{Command, Status};
 use std::time::Duration;
 
-/// How often a command is tried again that may be; who has paths or a device tries by himself before.
-const TRIES_MAX: u8 = 5;
-
 /// More than any request has: the driver takes as much as there is. A report of fewer zones than there was room
 /// for is complete.
 const ALL_BYTES: i32 = i32::MAX;
-
-/// The first pause before that; each next is twice the last.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// What to do next for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +78,7 @@ pub struct Tags {
 struct Tag {
     phase: Phase,
     work: Work,
-    tries: u8,
+    tries: Tries,
     /// Bytes copied.
     copied: u32,
 }
@@ -108,7 +102,7 @@ impl Tags {
             transfer: Transfer::Nothing,
             is_unregistered: false,
         };
-        let tag = Tag { phase: Phase::Fetching, work, tries: 0, copied: 0 };
+        let tag = Tag { phase: Phase::Fetching, work, tries: Tries::default(), copied: 0 };
         Tags { path, shape, tags: vec![tag; depth.into()].into(), busy: 0, ended: 0 }
     }
 
@@ -126,7 +120,7 @@ impl Tags {
         let translated = self.shape.translate(request);
         let path = self.path;
         let this = self.expect(tag, Phase::Fetching);
-        (this.tries, this.copied) = (0, 0);
+        (this.tries, this.copied) = (Tries::default(), 0);
         let step = match translated {
             Err(errno) => {
                 this.phase = Phase::Serving;
@@ -204,12 +198,9 @@ impl Tags {
     #[cold]
     fn failed(&mut self, tag: u16, status: Status) -> Step {
         let this = &mut self.tags[usize::from(tag)];
-        let again = may_retry(&this.work.command, false, status) != Retry::No;
-        if !again || this.tries == TRIES_MAX {
+        let Some(pause) = this.tries.next(&this.work.command, status) else {
             return self.commit(tag, -errno::of_status(status));
-        }
-        let pause = PAUSE * (1 << this.tries);
-        this.tries += 1;
+        };
         this.phase = Phase::Pausing;
         Step::SubmitLater(pause)
     }
@@ -373,15 +364,14 @@ mod tests {
         let mut tags = Tags::new(1, DataPath::Copy, SHAPE);
         tags.begin(0, &request(operation::WRITE));
         let mut waited = Duration::ZERO;
-        for _ in 0..TRIES_MAX {
-            let Step::SubmitLater(pause) = tags.served(0, Status::COMMAND_INTERRUPTED) else {
-                panic!("not tried again");
-            };
-            waited += pause;
+        let last = loop {
+            match tags.served(0, Status::COMMAND_INTERRUPTED) {
+                Step::SubmitLater(pause) => waited += pause,
+                last => break last,
+            }
             assert_eq!(tags.resume(0), Step::Submit);
-        }
+        };
         assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(1));
-        let last = tags.served(0, Status::COMMAND_INTERRUPTED);
         assert_eq!(last, Step::Commit(-libc::EIO));
         tags.begin(0, &request(operation::WRITE));
         assert_eq!(tags.served(0, Status::WRITE_FAULT.dnr()), Step::Commit(-libc::EIO));

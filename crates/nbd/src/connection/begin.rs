@@ -277,6 +277,12 @@ impl Connection {
         self.proceed(inner, slot);
     }
 
+    /// The number of the read that comes back to `state`, if it is one.
+    #[inline]
+    pub(super) fn read_of(state: u64) -> Option<usize> {
+        (state >> NUMBER_SHIFT).checked_sub(FIRST_READ).map(|index| index as usize)
+    }
+
     /// A command came back from the volume.
     #[inline]
     pub(super) fn finished(
@@ -293,8 +299,7 @@ impl Connection {
             self.merge_finished(inner, slot, number as usize - 1, request);
             return self.proceed(inner, slot);
         }
-        let read = number.checked_sub(FIRST_READ);
-        let read = read.and_then(|index| exchange.reads[index as usize].take());
+        let read = Self::read_of(state).and_then(|index| exchange.reads[index].take());
         let status = match request.command.opcode {
             opcode::FLUSH => {
                 let (_, view) = inner.serving();

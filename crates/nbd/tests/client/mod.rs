@@ -24,6 +24,7 @@ pub const REQ_ONE: u16 = 8;
 pub const FAST_ZERO: u16 = 16;
 
 pub const EPERM: u32 = 1;
+pub const EIO: u32 = 5;
 pub const EINVAL: u32 = 22;
 pub const ENOSPC: u32 = 28;
 pub const EOVERFLOW: u32 = 75;

@@ -5,6 +5,7 @@ use crate::client;
 use client::*;
 use nbd::ServerConfig;
 use std::io::Write;
+use std::time::Duration;
 
 const SIMPLE: Manners = Manners { structured: false, aligned: false, allocation: false };
 const STRUCTURED: Manners = Manners { structured: true, aligned: true, allocation: true };
@@ -232,6 +233,46 @@ fn errors_of_the_volume_are_told() {
             assert!(client.receive().is_err());
         }
     }
+    server.stop().unwrap();
+}
+
+/// What the volume cannot do at the moment is tried again, by itself and among pieces, and not for ever.
+#[test]
+fn errors_of_the_moment_are_not_told() {
+    let moment =
+        |op: &str, count| format!("fault:op={op},status=interrupted,count={count}(mem:64M)");
+    let volumes = [
+        moment("write", 3),
+        moment("read", 3),
+        moment("flush", 3),
+        moment("write-zeroes", 3),
+        moment("dsm", 3),
+        // One request's commands have five tries together.
+        moment("write", 6),
+        moment("write", 1000),
+    ];
+    let volumes = volumes.each_ref().map(String::as_str);
+    let (server, address) = serve(&volumes, &ServerConfig::default());
+    let data = pattern(9, 5 << 20);
+    for (index, manners) in (0..5).flat_map(|index| [(index, SIMPLE), (index, STRUCTURED)]) {
+        let mut client = Client::connect(address, &index.to_string(), manners);
+        assert_eq!(client.write(FUA, 4096, &data), DONE, "{index}");
+        assert!(client.read(4096, 5 << 20) == data, "{index}");
+        assert_eq!(client.ask(FLUSH, 0, 0, 0), DONE, "{index}");
+        assert_eq!(client.ask(WRITE_ZEROES, 0, 4096, 8192), DONE, "{index}");
+        assert_eq!(client.ask(TRIM, 0, 4096, 8192), DONE, "{index}");
+        assert!(client.read(4096, 16384)[8192..] == data[8192..16384], "{index}");
+        // Bytes of one block: it is read, and then compared and written.
+        assert!(manners.aligned || client.write(0, 100, &[7; 5]) == DONE, "{index}");
+    }
+    let mut client = Client::connect(address, "5", STRUCTURED);
+    assert_eq!(client.write(0, 0, &[1; 4096]), Reply::Error(EIO));
+    assert_eq!(client.write(0, 0, &[1; 4096]), DONE);
+    // Who leaves while some is to be tried again is waited for.
+    let mut client = Client::connect(address, "6", STRUCTURED);
+    client.send(WRITE, 0, 0, 4096, &[1; 4096]);
+    std::thread::sleep(Duration::from_millis(5));
+    drop(client);
     server.stop().unwrap();
 }
 
