@@ -419,7 +419,7 @@ impl Driver {
             params.end();
             self.shared.subsystem.left(&params);
         }
-        self.shared.subsystem.hung_up(&self.shared.address());
+        self.shared.subsystem.hung_up(self.shared.member);
         self.passed.hang_up();
         if let Some(admin) = self.admin.take() {
             admin.close();
@@ -473,7 +473,7 @@ impl Driver {
     fn withhold(&self) {
         if let Some((_, params)) = &*self.live.borrow() {
             params.nsid.store(0, Ordering::Relaxed);
-            self.shared.subsystem.withheld(&self.shared.address());
+            self.shared.subsystem.withheld(self.shared.member);
         }
     }
 
@@ -481,7 +481,7 @@ impl Driver {
         let namespace = self.association.borrow().proposed().cloned();
         let Some(namespace) = namespace else { return };
         let options = &self.shared.options;
-        let found = self.shared.subsystem.found(&self.shared.address(), &namespace, options);
+        let found = self.shared.subsystem.found(self.shared.member, &namespace, options);
         let mut association = self.association.borrow_mut();
         match found {
             Ok(()) => {

@@ -3,7 +3,7 @@
 use crate::Local;
 use crate::directory::Directory;
 use crate::options::{Address, Options};
-use crate::subsystem::Subsystem;
+use crate::subsystem::{Member, Subsystem};
 use association::{Association, Controller, Reason, Traffic};
 use namespace::Access;
 use std::net::IpAddr;
@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     /// This end of its connections.
     pub(crate) local: Local,
     pub(crate) subsystem: Arc<Subsystem>,
+    /// Which of its paths this is.
+    pub(crate) member: Member,
     access: AtomicU8,
     /// [`Place::Leaving`], for queues: there are no new commands.
     leaving: AtomicBool,
@@ -177,6 +179,7 @@ impl Shared {
             directory: OnceLock::new(),
             local: options.local(0),
             options,
+            member: subsystem.member(),
             subsystem,
             access: AtomicU8::new(access as u8),
             leaving: AtomicBool::new(false),

@@ -6,7 +6,7 @@ use crate::queue::Params;
 use association::{Identity, Namespace, Reason};
 use namespace::copy::Numbering;
 use nvme::Limits;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The namespace that all paths lead to, as the first of them found it.
@@ -18,15 +18,21 @@ pub(crate) struct Subsystem {
     writes_back: AtomicBool,
     /// What was told on of the limits holds, whatever paths there will be.
     fixed: AtomicBool,
-    /// Addresses that have been found to lead to it since they were led to.
-    accepted: Mutex<Vec<Address>>,
+    /// How many paths there were so far.
+    members: AtomicU64,
+    /// Paths that have been found to lead to it since they were led where they lead.
+    accepted: Mutex<Vec<Member>>,
     /// Those of the associations that are live.
     live: Mutex<Vec<Arc<Params>>>,
     /// Whose controllers have said that they take no writes to the namespace, and whether that association still is.
-    protected: Mutex<Vec<(Address, bool)>>,
-    /// How many blocks the namespace has by those addresses that lead to it now.
-    blocks: Mutex<Vec<(Address, u64)>>,
+    protected: Mutex<Vec<(Member, bool)>>,
+    /// How many blocks the namespace has by those paths that lead to it now.
+    blocks: Mutex<Vec<(Member, u64)>>,
 }
+
+/// A path of a subsystem. Several may lead to one address, each by an interface of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member(u64);
 
 /// A subsystem in use: its name, and where it was reached.
 struct Named {
@@ -73,11 +79,17 @@ impl Subsystem {
             known: Mutex::default(),
             writes_back: AtomicBool::new(false),
             fixed: AtomicBool::new(false),
+            members: AtomicU64::new(0),
             accepted: Mutex::default(),
             live: Mutex::default(),
             protected: Mutex::default(),
             blocks: Mutex::default(),
         }
+    }
+
+    /// One more path.
+    pub(crate) fn member(&self) -> Member {
+        Member(self.members.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Its NQN, shared with other namespaces that are surely of the same subsystem, and with no others.
@@ -90,10 +102,10 @@ impl Subsystem {
         self.fixed.store(true, Ordering::Relaxed);
     }
 
-    /// The path to `address` has found `namespace`: the same as before, or with other limits, or another one.
+    /// The path has found `namespace`: the same as before, or with other limits, or another one.
     pub(crate) fn found(
         &self,
-        address: &Address,
+        path: Member,
         namespace: &Namespace,
         options: &Options,
     ) -> Result<(), Reason> {
@@ -126,52 +138,52 @@ impl Subsystem {
             limits.commands = limits.commands.and(before.limits.commands);
             // One of them has a cache that is to be flushed.
             limits.volatile_write_cache |= before.limits.volatile_write_cache;
-            if self.is_strange(address)
+            if self.is_strange(path)
                 && let Some(what) = lessened(&before.limits, &limits)
             {
                 return Err(Reason::LessAble { what });
             }
         }
         let mut accepted = self.accepted();
-        if !accepted.contains(address) {
-            accepted.push(address.clone());
+        if !accepted.contains(&path) {
+            accepted.push(path);
         }
         drop(accepted);
         self.writes_back.store(limits.volatile_write_cache, Ordering::Relaxed);
-        self.protect(address, namespace.limits.read_only);
+        self.protect(path, namespace.limits.read_only);
         *known = Some(Known { nsid: namespace.nsid, identity: namespace.identity, limits });
-        self.note_blocks(&mut known, address, Some(namespace.limits.blocks));
+        self.note_blocks(&mut known, path, Some(namespace.limits.blocks));
         Ok(())
     }
 
-    fn accepted(&self) -> MutexGuard<'_, Vec<Address>> {
+    fn accepted(&self) -> MutexGuard<'_, Vec<Member>> {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the path to `address` has come when users knew the limits already, and can be done without.
-    fn is_strange(&self, address: &Address) -> bool {
-        let is_late = self.fixed.load(Ordering::Relaxed) && !self.accepted().contains(address);
+    /// Whether the path has come when users knew the limits already, and can be done without.
+    fn is_strange(&self, path: Member) -> bool {
+        let is_late = self.fixed.load(Ordering::Relaxed) && !self.accepted().contains(&path);
         is_late && !self.live().is_empty()
     }
 
-    fn protected(&self) -> MutexGuard<'_, Vec<(Address, bool)>> {
+    fn protected(&self) -> MutexGuard<'_, Vec<(Member, bool)>> {
         self.protected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The controller at `address` has said whether it takes writes. What those have said that are not there counts
+    /// The controller there has said whether it takes writes. What those have said that are not there counts
     /// no longer: they say it again before a command goes to them.
-    fn protect(&self, address: &Address, read_only: bool) {
+    fn protect(&self, path: Member, read_only: bool) {
         let mut protected = self.protected();
-        protected.retain(|(other, is_there)| other != address && *is_there);
+        protected.retain(|(other, is_there)| *other != path && *is_there);
         if read_only {
-            protected.push((address.clone(), true));
+            protected.push((path, true));
         }
     }
 
-    fn note_blocks(&self, known: &mut Option<Known>, address: &Address, blocks: Option<u64>) {
+    fn note_blocks(&self, known: &mut Option<Known>, path: Member, blocks: Option<u64>) {
         let mut all = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(other, _)| other != address);
-        all.extend(blocks.map(|blocks| (address.clone(), blocks)));
+        all.retain(|(other, _)| *other != path);
+        all.extend(blocks.map(|blocks| (path, blocks)));
         // A command may go by any of them. While there is none it stays as it was.
         let least = all.iter().map(|(_, blocks)| *blocks).min();
         if let (Some(known), Some(least)) = (known, least) {
@@ -179,24 +191,24 @@ impl Subsystem {
         }
     }
 
-    /// No command goes to `address` before the namespace was found there again.
-    pub(crate) fn withheld(&self, address: &Address) {
+    /// No command goes by the path before the namespace was found there again.
+    pub(crate) fn withheld(&self, path: Member) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        self.note_blocks(&mut known, address, None);
+        self.note_blocks(&mut known, path, None);
     }
 
-    /// The association at `address` has ended.
-    pub(crate) fn hung_up(&self, address: &Address) {
-        self.withheld(address);
+    /// The path's association has ended.
+    pub(crate) fn hung_up(&self, path: Member) {
+        self.withheld(path);
         let mut protected = self.protected();
-        protected.iter_mut().filter(|(it, _)| it == address).for_each(|it| it.1 = false);
+        protected.iter_mut().filter(|(it, _)| *it == path).for_each(|it| it.1 = false);
     }
 
-    /// No path leads to `address` any more.
-    pub(crate) fn forget(&self, address: &Address) {
-        self.withheld(address);
-        self.accepted().retain(|it| it != address);
-        self.protected().retain(|(it, _)| it != address);
+    /// The path does not lead where it led any more.
+    pub(crate) fn forget(&self, path: Member) {
+        self.withheld(path);
+        self.accepted().retain(|it| *it != path);
+        self.protected().retain(|(it, _)| *it != path);
     }
 
     fn live(&self) -> MutexGuard<'_, Vec<Arc<Params>>> {
@@ -335,8 +347,8 @@ mod tests {
 
     #[test]
     fn limits_are_what_all_paths_can() {
-        let at = |text: &str| text.parse::<Address>().expect("an address");
-        let (a, b) = (at("192.0.2.1"), at("192.0.2.2"));
+        let subsystem = Subsystem::default();
+        let [a, b] = [subsystem.member(), subsystem.member()];
         let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
         let most = most();
         let less = Limits {
@@ -350,88 +362,84 @@ mod tests {
             copy: CopyLimits::NONE,
             ..most
         };
-        let subsystem = Subsystem::default();
-        let found_by = |address: &Address, limits: Limits, options: &Options| {
-            subsystem.found(address, &namespace(limits), options).expect("it is the same");
+        let found_by = |path, limits: Limits, options: &Options| {
+            subsystem.found(path, &namespace(limits), options).expect("it is the same");
             subsystem.limits().expect("it is known")
         };
-        let found = |address: &Address, limits| found_by(address, limits, &options);
-        assert_eq!(found(&a, most), most);
-        assert_eq!(found(&b, less), less);
+        let found = |path, limits| found_by(path, limits, &options);
+        assert_eq!(found(a, most), most);
+        assert_eq!(found(b, less), less);
         // Who tells last does not know what the others can.
-        assert_eq!(found(&a, most), less);
+        assert_eq!(found(a, most), less);
         // The namespace is protected no longer, and is so again, until the path that says so is gone.
         let free = Limits { read_only: false, ..less };
-        assert_eq!(found(&b, free), free);
-        assert_eq!(found(&a, less), less);
-        assert_eq!(found(&b, free), less);
-        subsystem.hung_up(&a);
+        assert_eq!(found(b, free), free);
+        assert_eq!(found(a, less), less);
+        assert_eq!(found(b, free), less);
+        subsystem.hung_up(a);
         assert_eq!(subsystem.limits(), Some(less));
-        assert_eq!(found(&b, free), free);
+        assert_eq!(found(b, free), free);
         let options = Options { read_only: true, ..options.clone() };
-        assert!(found_by(&a, free, &options).read_only, "as the user wants it");
+        assert!(found_by(a, free, &options).read_only, "as the user wants it");
     }
 
     #[test]
     fn there_are_as_many_blocks_as_all_paths_have() {
-        let [a, b] =
-            ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<Address>().expect("an address"));
         let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
         let subsystem = Subsystem::default();
+        let [a, b] = [subsystem.member(), subsystem.member()];
         let blocks = || subsystem.limits().expect("it is known").blocks;
-        let found = |address: &Address, blocks| {
+        let found = |path, blocks| {
             let namespace = namespace(Limits { blocks, ..most() });
-            subsystem.found(address, &namespace, &options).expect("it is the same");
+            subsystem.found(path, &namespace, &options).expect("it is the same");
             subsystem.limits().expect("it is known").blocks
         };
-        assert_eq!(found(&a, 1000), 1000);
-        assert_eq!(found(&b, 1000), 1000);
-        assert_eq!(found(&a, 2000), 1000, "the other has not grown");
-        assert_eq!(found(&b, 2000), 2000);
-        assert_eq!(found(&b, 500), 500, "a smaller one is told at once");
+        assert_eq!(found(a, 1000), 1000);
+        assert_eq!(found(b, 1000), 1000);
+        assert_eq!(found(a, 2000), 1000, "the other has not grown");
+        assert_eq!(found(b, 2000), 2000);
+        assert_eq!(found(b, 500), 500, "a smaller one is told at once");
         for ends in [Subsystem::withheld, Subsystem::hung_up, Subsystem::forget] {
-            assert_eq!(found(&b, 500), 500);
-            ends(&subsystem, &b);
+            assert_eq!(found(b, 500), 500);
+            ends(&subsystem, b);
             assert_eq!(blocks(), 2000, "it says nothing any more");
         }
-        assert_eq!(found(&b, 500), 500);
-        subsystem.hung_up(&a);
-        subsystem.hung_up(&b);
+        assert_eq!(found(b, 500), 500);
+        subsystem.hung_up(a);
+        subsystem.hung_up(b);
         assert_eq!(blocks(), 500, "nobody has said anything else");
-        assert_eq!(found(&a, 2000), 2000);
+        assert_eq!(found(a, 2000), 2000);
     }
 
     #[test]
     fn a_path_that_comes_late_takes_what_users_were_told_unless_it_is_the_only_one() {
-        let [a, b] =
-            ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<Address>().expect("an address"));
         let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
         let association = Association::new(options.association.clone());
         let subsystem = Arc::<Subsystem>::default();
-        let place = Place::At(a.clone());
+        let place = Place::At("192.0.2.1".parse().expect("an address"));
         let shared = Shared::new(place, options.clone(), Arc::clone(&subsystem));
+        let [a, b] = [shared.member, subsystem.member()];
         let live = Arc::new(Params::new(&association, &shared));
         let small = Limits { transfer_bytes_max: 1 << 17, ..most() };
         let cached = Limits { volatile_write_cache: true, ..most() };
         let fewer = Limits { commands: Commands::default(), ..most() };
-        let found =
-            |address: &Address, limits| subsystem.found(address, &namespace(limits), &options);
-        found(&a, most()).expect("it is the first");
+        let found = |path, limits| subsystem.found(path, &namespace(limits), &options);
+        found(a, most()).expect("it is the first");
         subsystem.joined(&live);
         subsystem.fix();
         for limits in [small, cached] {
-            let reason = found(&b, limits).expect_err("it takes less");
+            let reason = found(b, limits).expect_err("it takes less");
             assert!(matches!(reason, Reason::LessAble { .. }), "{reason}");
             assert_eq!(subsystem.limits(), Some(most()), "that one says nothing of the others");
         }
         // Such commands fail by themselves.
-        found(&b, fewer).expect("it takes as much");
+        found(b, fewer).expect("it takes as much");
         // One that users had from the start may have come to take less.
-        found(&a, small).expect("it was accepted");
-        subsystem.forget(&b);
-        found(&b, cached).expect_err("it is another time");
+        found(a, small).expect("it was accepted");
+        subsystem.forget(b);
+        found(b, cached).expect_err("it is another time");
         subsystem.left(&live);
-        found(&b, cached).expect("there is no other");
+        found(b, cached).expect("there is no other");
         assert!(subsystem.limits().expect("it is known").volatile_write_cache);
     }
 

@@ -104,9 +104,8 @@ impl Driver {
             self.shared.set_place(Place::At(address));
         } else {
             tracing::info!(peer = %address, "path is to be connected");
-            let before = self.shared.address();
-            if before != address {
-                self.shared.subsystem.forget(&before);
+            if self.shared.address() != address {
+                self.shared.subsystem.forget(self.shared.member);
             }
             self.shared.set_place(Place::At(address));
             self.association.borrow_mut().close();
@@ -195,7 +194,7 @@ impl Driver {
         }
         tracing::info!(peer = %address, "path is closed");
         self.leaving.take();
-        self.shared.subsystem.forget(&address);
+        self.shared.subsystem.forget(self.shared.member);
         self.shared.set_place(Place::Vacant(address));
         // There may be an address that waits for room.
         self.shared.tell_directory();
