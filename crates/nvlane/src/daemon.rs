@@ -6,19 +6,22 @@
 //!   once a second ------/   (one thread)      \--> config::store (every change, before it is answered)
 //! ```
 //!
-//! Everything happens on one thread, one thing after the other: changes cannot race. What blocks
-//! (opening, resizing and flushing volumes that are served) blocks other control commands meanwhile, never I/O.
+//! Everything happens on one thread, one thing after the other: changes cannot race. What a volume may hang in (being opened,
+//! looked at, flushed) is done on others, and keeps no other control command waiting; a new size does for 10 s at most.
 //!
 //! Files: `start` brings a configuration up, `change` is what can be changed afterwards, `dispatch`
-//! knows the control socket's methods, `statistics`, `lists` and `paths` what it tells, `jobs` are the copies that it does,
+//! knows the control socket's methods, `add` opens volumes, `looks` sees their sizes, `closing` flushes them, `statistics`, `lists` and `paths` what it tells, `jobs` are the copies that it does,
 //! `missing` the volumes that are to come, `keys` by what hosts prove who they are.
 
+mod add;
 mod change;
 mod claims;
+mod closing;
 mod dispatch;
 mod jobs;
 mod keys;
 mod lists;
+mod looks;
 mod maps;
 mod missing;
 #[cfg(feature = "mutants")]
@@ -38,8 +41,11 @@ use crate::config::store::Store;
 use crate::config::{self, Config, Cores};
 use crate::control::method::Volume;
 use crate::control::server::Call;
+use add::Added;
 use claims::Claims;
+use closing::Closing;
 use jobs::Jobs;
+use looks::Looks;
 use missing::Missing;
 use namespace::Namespace;
 use snapshot::Snapshots;
@@ -53,7 +59,7 @@ use target::{Bound, PortId, Server};
 /// How often volumes are asked whether their size has changed.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it looks whether volumes of a new job are open, while there are any.
+/// How often it looks whether volumes are open, or were looked at, while they are.
 const OPENING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What the daemon's loop waits for.
@@ -94,6 +100,9 @@ pub struct Daemon {
     jobs: Jobs,
     started: Started,
     snapshots: Snapshots,
+    added: Added,
+    closing: Closing,
+    looks: Looks,
 }
 
 impl Daemon {
@@ -134,7 +143,8 @@ impl Daemon {
         let mut refresh_at = Instant::now() + REFRESH_INTERVAL;
         loop {
             let mut wait = refresh_at.saturating_duration_since(Instant::now());
-            if self.jobs.is_opening() {
+            let is_quick = self.added.are_expected() || self.looks.are_under_way();
+            if is_quick || self.jobs.is_opening() {
                 wait = wait.min(OPENING_INTERVAL);
             }
             match events.recv_timeout(wait) {
@@ -145,6 +155,8 @@ impl Daemon {
             self.jobs.serve(&self.volumes);
             self.jobs.expect(self.missing.uris());
             self.jobs.settle();
+            self.serve_added();
+            self.see_sizes();
             if Instant::now() >= refresh_at {
                 self.miss_gone();
                 self.serve_found();
@@ -159,29 +171,45 @@ impl Daemon {
     pub fn stop(mut self) -> Result<(), target::Error> {
         // They go on when the daemon starts again.
         self.jobs.halt();
+        self.closing.wait();
         self.server.stop()
     }
 
-    /// Looks whether volumes were resized outside, and tells their hosts.
+    /// Begins to look whether volumes were resized outside.
     fn refresh(&mut self) {
-        for (key, namespace) in &self.volumes {
-            let (nqn, nsid) = key;
-            let changed = match namespace.refresh() {
+        match self.looks.begin(&self.volumes) {
+            Ok(hanging) => {
+                for key in hanging {
+                    let Some(volume) = self.volumes.get(&key) else { continue };
+                    tracing::warn!("{}: does not answer when its size is looked at", volume.uri());
+                    self.unwell.insert(key);
+                }
+            }
+            Err(error) => tracing::debug!("no thread to look at volumes: {error}"),
+        }
+    }
+
+    /// Tells hosts of sizes that have changed.
+    fn see_sizes(&mut self) {
+        for (key, outcome) in self.looks.ended() {
+            let Some(namespace) = self.volumes.get(&key) else { continue };
+            let changed = match outcome {
                 Ok(changed) => {
-                    self.unwell.remove(key);
+                    self.unwell.remove(&key);
                     changed
                 }
                 Err(error) => {
-                    if self.unwell.insert(key.clone()) {
+                    if self.unwell.insert(key) {
                         tracing::warn!("{}: cannot look at its size: {error}", namespace.uri());
                     }
                     continue;
                 }
             };
             if changed {
-                self.missing.resized(key, namespace.limits().bytes());
+                self.missing.resized(&key, namespace.limits().bytes());
                 let size = crate::size::format(namespace.limits().bytes());
                 tracing::info!("{}: is now {size}", namespace.uri());
+                let (nqn, nsid) = &key;
                 if let Err(error) = self.server.namespace_changed(nqn, *nsid) {
                     tracing::warn!("{}: cannot announce its size: {error}", namespace.uri());
                 }

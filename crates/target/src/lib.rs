@@ -35,6 +35,7 @@ mod connection;
 mod control;
 mod copy;
 mod core;
+mod durable;
 mod exchange;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

@@ -2,6 +2,7 @@
 
 use crate::control::Control;
 use crate::core::{Core, Cores};
+use crate::durable;
 use crate::journal::Refused;
 use crate::report::ControllerReport;
 use crate::view::NamespaceView;
@@ -565,15 +566,18 @@ impl Server {
     }
 
     /// Stops accepting, closes all connections, waits for what volumes hold (10 s at most) and makes all volumes
-    /// durable. Of several errors all are logged but the one that is returned.
+    /// durable, several at a time. Of several errors all are logged but the one that is returned.
     pub fn stop(mut self) -> Result<(), Error> {
         let commands = self.halt();
         let mut errors = Vec::new();
-        for served in std::mem::take(&mut *self.served()).into_values() {
+        let served = std::mem::take(&mut *self.served()).into_values();
+        let finished = served.map(|served| {
             served.failures.finish();
-            if let Err(source) = served.namespace.flush() {
-                errors.push(Error::Flush { volume: served.namespace.uri(), source });
-            }
+            served.namespace
+        });
+        let volumes: Vec<_> = finished.collect();
+        for (place, source) in durable::flush_all(&volumes) {
+            errors.push(Error::Flush { volume: volumes[place].uri(), source });
         }
         if commands > 0 {
             errors.push(Error::GivenUp { commands, is_flushed: errors.is_empty() });

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use uuid::Uuid;
 
 /// `volume_add`: opens a volume and makes it a namespace. Gives a [`Volume`].
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeAdd {
     /// The volume's URI.

@@ -5,76 +5,33 @@
 //! of, which the next start makes. A new size alone is made first: it is the volume's.
 
 use super::Daemon;
-use super::start::{ana_state, bind, controller_ids, open, options, states_at, subsystem_config};
-use super::twice::named_twice;
+use super::jobs::Reply;
+use super::start::{ana_state, bind, states_at, subsystem_config};
 use crate::config::{ANY_HOST, Ana, Config, Listen, Namespace, Subsystem, check_group, check_nqn};
 use crate::control::method::{
-    AnaSet, Host, Listener, ListenerChanged, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd,
-    VolumeRemove, VolumeResize,
+    AnaSet, Host, Listener, ListenerChanged, SubsystemAdd, SubsystemRemove, Volume, VolumeRemove,
+    VolumeResize,
 };
 use crate::control::protocol::Failure;
 use crate::patience::{MOMENT, Patience};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 use target::{PortId, Server};
 
 /// How long a volume that is removed may take to finish what is in flight.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
+/// How long one that gets another size may take, while other calls wait.
+const RESIZE_WAIT: Duration = Duration::from_secs(10);
 /// How often to look whether it has.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(2);
 
 type Done<T = ()> = Result<T, Failure>;
 
 impl Daemon {
-    pub(super) fn volume_add(&mut self, wanted: VolumeAdd) -> Done<Volume> {
-        let nqn = self.nqn(wanted.nqn)?;
-        let subsystem = self.config.subsystem(&nqn).expect("resolved");
-        if let Some(nsid) = wanted.nsid.filter(|&nsid| subsystem.namespace(nsid).is_some()) {
-            return Err(Failure::conflict(format!("namespace {nsid} of {nqn} exists already")));
-        }
-        let mut namespace = Namespace::new(wanted.volume);
-        namespace.nsid = Some(wanted.nsid.unwrap_or_else(|| subsystem.nsid_free()));
-        namespace.uuid = wanted.uuid;
-        namespace.nguid = wanted.nguid;
-        namespace.ana_group = wanted.ana_group.unwrap_or(namespace.ana_group);
-        namespace.nofail = wanted.nofail;
-        let mut config = self.config.clone();
-        config.subsystem_mut(&nqn).expect("resolved").namespaces.push(namespace.clone());
-        config.check().map_err(|error| Failure::params(error.problem))?;
-        // One that is missing has no lock that would tell.
-        if let Some((_, twice)) = named_twice(&config, false) {
-            let twice = twice.display();
-            return Err(Failure::conflict(format!("{twice} is part of another volume already")));
-        }
-
-        let patience = Patience::new(MOMENT);
-        let volume = patience
-            .open(|| open(&namespace.volume, subsystem.shared, self.cores))
-            .map_err(|error| Failure::volume(error.to_string()))?;
-        let nsid = namespace.nsid.expect("set above");
-        if subsystem.shared {
-            let ids = controller_ids(&self.config);
-            self.claims
-                .wait(&patience, &nqn, nsid, &namespace.volume, ids)
-                .map_err(|error| Failure::conflict(error.to_string()))?;
-        }
-        self.identify(&nqn, &mut namespace, &volume);
-        let entries = &mut config.subsystem_mut(&nqn).expect("resolved").namespaces;
-        *entries.last_mut().expect("pushed above") = namespace.clone();
-        let added = self.change(config, |server| {
-            server.add_namespace(&nqn, &options(&namespace), volume.clone()).map(|_| ())
-        });
-        if let Err(error) = added {
-            self.claims.release(&nqn, nsid);
-            return Err(error);
-        }
-        self.missing.note(&(nqn.clone(), nsid), &*volume);
-        self.volumes.insert((nqn.clone(), nsid), volume);
-        Ok(self.volume(&nqn, &namespace).expect("inserted"))
-    }
-
-    pub(super) fn volume_remove(&mut self, wanted: VolumeRemove) -> Done {
+    /// Ends a namespace, and tells by `reply` when its volume is flushed and closed.
+    pub(super) fn volume_remove(&mut self, wanted: VolumeRemove, reply: Reply) -> Done {
         let nqn = self.nqn(wanted.nqn)?;
         self.namespace(&nqn, wanted.nsid)?;
         self.check_unused(&nqn, Some(wanted.nsid))?;
@@ -86,10 +43,13 @@ impl Daemon {
             self.change(config, |_| Ok(()))?;
             self.missing.remove(&key);
             self.missing.forget(&key);
+            self.closing.flush(Vec::new(), Ok(()), reply);
             return Ok(());
         }
         self.change(config, |server| server.remove_namespace(&key.0, wanted.nsid))?;
-        self.close(key)
+        let (volume, settled) = self.close(key);
+        self.closing.flush(volume.into_iter().collect(), settled, reply);
+        Ok(())
     }
 
     pub(super) fn volume_resize(&mut self, wanted: VolumeResize) -> Done<Volume> {
@@ -105,8 +65,7 @@ impl Daemon {
                 wanted.bytes
             )));
         }
-        volume
-            .resize(wanted.bytes)
+        resize(&volume, wanted.bytes)
             .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;
         self.missing.resized(&(nqn.clone(), wanted.nsid), volume.limits().bytes());
         // The size may be part of the URI (memory), and must be found again at the next start.
@@ -244,7 +203,8 @@ impl Daemon {
         self.change(config, |server| server.add_subsystem(subsystem_config(&subsystem)))
     }
 
-    pub(super) fn subsystem_remove(&mut self, wanted: SubsystemRemove) -> Done {
+    /// Ends a subsystem, and tells by `reply` when its volumes are flushed and closed.
+    pub(super) fn subsystem_remove(&mut self, wanted: SubsystemRemove, reply: Reply) -> Done {
         let nqn = self.nqn(Some(wanted.nqn))?;
         self.check_unused(&nqn, None)?;
         let mut config = self.config.clone();
@@ -252,9 +212,11 @@ impl Daemon {
         self.change(config, |server| server.remove_subsystem(&nqn))?;
         self.missing.remove_all(&nqn);
         let keys: Vec<_> = self.volumes.keys().filter(|(of, _)| *of == nqn).cloned().collect();
-        // Every volume is closed, even if one before it could not be flushed.
-        let closed: Vec<Done> = keys.into_iter().map(|key| self.close(key)).collect();
-        closed.into_iter().collect()
+        let closed: Vec<_> = keys.into_iter().map(|key| self.close(key)).collect();
+        let (volumes, settled): (Vec<_>, Vec<Done>) = closed.into_iter().unzip();
+        let volumes = volumes.into_iter().flatten().collect();
+        self.closing.flush(volumes, settled.into_iter().collect(), reply);
+        Ok(())
     }
 
     /// Saves `config`, then makes it true with `make`.
@@ -289,13 +251,13 @@ impl Daemon {
         }
     }
 
-    /// Makes a volume that is no longer served durable, and closes it.
-    fn close(&mut self, key: (String, u32)) -> Done {
+    /// Lets go of a volume that is no longer served, which is to be flushed then.
+    fn close(&mut self, key: (String, u32)) -> (Option<Arc<dyn namespace::Namespace>>, Done) {
         self.unwell.remove(&key);
         self.missing.forget(&key);
         let Some(volume) = self.volumes.remove(&key) else {
             self.claims.release(&key.0, key.1);
-            return Ok(());
+            return (None, Ok(()));
         };
         // What is in flight on the cores holds it too.
         let deadline = Instant::now() + CLOSE_WAIT;
@@ -304,16 +266,13 @@ impl Daemon {
                 tracing::warn!("{}: removed, but some I/O on it does not end", volume.uri());
                 break;
             }
-            std::thread::sleep(CLOSE_INTERVAL);
+            thread::sleep(CLOSE_INTERVAL);
         }
         // A core may have let go of the volume and not yet of what is below it, such as a file and its lock.
         let settled = self.server.settle().map_err(refused);
         // Another server may give out the same ids from now on.
         self.claims.release(&key.0, key.1);
-        volume.flush().map_err(|error| {
-            Failure::volume(format!("{}: removed, but not flushed: {error}", volume.uri()))
-        })?;
-        settled
+        (Some(volume), settled)
     }
 
     /// No job is at work on the namespace, or on any of the subsystem's.
@@ -358,10 +317,27 @@ impl Daemon {
     }
 }
 
+/// Gives a volume another size, unless that takes too long: it goes on then, and its size is looked at as ever.
+fn resize(volume: &Arc<dyn namespace::Namespace>, bytes: u64) -> std::io::Result<()> {
+    let (sender, receiver) = mpsc::channel();
+    let its = Arc::clone(volume);
+    let resize = move || {
+        let outcome = its.resize(bytes);
+        drop(its);
+        let _ = sender.send(outcome);
+    };
+    thread::Builder::new().name("resize-volume".to_owned()).spawn(resize)?;
+    receiver.recv_timeout(RESIZE_WAIT).unwrap_or_else(|_| {
+        let seconds = RESIZE_WAIT.as_secs();
+        let why = format!("it does not answer; should it get the new size after these {seconds} s, its hosts are told");
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, why))
+    })
+}
+
 fn no_listener(address: SocketAddr) -> Failure {
     Failure::missing(format!("{address} is not listened on"))
 }
 
-fn refused(error: target::Error) -> Failure {
+pub(super) fn refused(error: target::Error) -> Failure {
     Failure::refused(error.to_string())
 }

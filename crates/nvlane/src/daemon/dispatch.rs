@@ -12,31 +12,35 @@ impl Daemon {
     /// Answers a call, now or, if it has to wait for volumes of others, once they are open.
     pub(super) fn answer(&mut self, call: Call) {
         let Call { method, params, reply } = call;
-        let outcome = match method.as_str() {
+        let later = reply.clone();
+        // Those that may take their time are answered by whoever has carried them out.
+        let begun = match method.as_str() {
             "job_add" | "job_plan" => {
                 let plans = method == "job_plan";
-                let begun = read(params)
-                    .and_then(|wanted| self.jobs.add(wanted, plans, &self.volumes, reply.clone()));
-                let Err(failure) = begun else { return };
-                Err(failure)
+                read(params).and_then(|wanted| self.jobs.add(wanted, plans, &self.volumes, later))
             }
             "volume_snapshot" => {
-                let begun =
-                    read(params).and_then(|wanted| self.volume_snapshot(wanted, reply.clone()));
-                let Err(failure) = begun else { return };
-                Err(failure)
+                read(params).and_then(|wanted| self.volume_snapshot(wanted, later))
             }
-            _ => self.call(&method, params),
+            "volume_add" => read(params).and_then(|wanted| self.volume_add(wanted, later)),
+            "volume_remove" => read(params).and_then(|wanted| self.volume_remove(wanted, later)),
+            "subsystem_remove" => {
+                read(params).and_then(|wanted| self.subsystem_remove(wanted, later))
+            }
+            _ => {
+                // A client that has gone needs no answer.
+                let _ = reply.send(self.call(&method, params));
+                return;
+            }
         };
-        // A client that has gone needs no answer.
-        let _ = reply.send(outcome);
+        if let Err(failure) = begun {
+            let _ = reply.send(Err(failure));
+        }
     }
 
     /// Carries out a method of the control socket.
     fn call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
         match method {
-            "volume_add" => result(&self.volume_add(read(params)?)?),
-            "volume_remove" => nothing(self.volume_remove(read(params)?)),
             "volume_resize" => result(&self.volume_resize(read(params)?)?),
             "volume_list" => none(&params).and_then(|()| result(&self.volumes())),
             "volume_missing" => none(&params).and_then(|()| result(&self.missing())),
@@ -58,7 +62,6 @@ impl Daemon {
             "ana_set" => nothing(self.ana_set(read(params)?)),
             "subsystem_add" => nothing(self.subsystem_add(read(params)?)),
             "subsystem_tune" => result(&self.subsystem_tune(read(params)?)?),
-            "subsystem_remove" => nothing(self.subsystem_remove(read(params)?)),
             "job_list" => none(&params).and_then(|()| result(&self.jobs.list())),
             "job_pause" => result(&self.jobs.pause(read(params)?)?),
             "job_resume" => {

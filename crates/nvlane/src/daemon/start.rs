@@ -1,8 +1,11 @@
 //! Bringing a configuration up.
 
+use super::add::Added;
 use super::claims::{ClaimError, Claims};
+use super::closing::Closing;
 use super::jobs::Jobs;
 use super::keys::Keys;
+use super::looks::Looks;
 use super::missing::Missing;
 use super::snapshot::Snapshots;
 use super::twice::named_twice;
@@ -108,6 +111,9 @@ impl Daemon {
             machine,
             started: Started::now(),
             snapshots: Snapshots::default(),
+            added: Added::default(),
+            closing: Closing::default(),
+            looks: Looks::default(),
         };
         let ids = controller_ids(&config);
         let mut opened = BTreeMap::new();

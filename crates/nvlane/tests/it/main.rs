@@ -21,6 +21,7 @@ mod holes;
 #[path = "../../../target/tests/host/mod.rs"]
 mod host;
 mod hostile;
+mod hung;
 mod job_paths;
 mod jobs;
 mod jobs_kills;
