@@ -22,8 +22,10 @@ pub const DEPTH_MAX: usize = 8;
 /// it came, frame by frame. Nobody else can reach it, so nothing of it is freed while the kernel
 /// holds its buffers: the pending operation owns the box.
 pub struct Request {
-    /// The command. Layers may rewrite it; one that needs the original again must keep it.
+    /// The command. Layers may rewrite it, and do not undo that; one that needs the original again must keep it.
     pub command: Command,
+    /// For a front door that may want it again: what it was, which nobody else looks at.
+    pub asked: Command,
     /// The data to write, the buffer to read into, or the lent memory that was read.
     pub data: Data,
     /// Metadata of the blocks, where `limits.metadata_bytes` is not 0; a buffer or a part.
@@ -415,6 +417,7 @@ impl Request {
     pub fn new() -> Box<Request> {
         Box::new(Request {
             command: Command::default(),
+            asked: Command::default(),
             data: Data::None,
             metadata: Data::None,
             timeout_ms: 0,

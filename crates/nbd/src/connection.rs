@@ -389,6 +389,7 @@ impl Connection {
     /// Sends a command to the volume; it comes back to `state`.
     #[inline]
     fn submit(&self, queue: &Rc<dyn Queue>, state: u64, mut request: Box<Request>) {
+        request.asked = request.command;
         request.push(self.me(), state);
         self.running.set(self.running.get() + 1);
         queue.submit(request);

@@ -242,14 +242,14 @@ static void *polls_and_waits(void *argument)
 /* What becomes ready in one context does not end the wait in another, nor does it make that much longer. */
 static void elsewhere(int in_use)
 {
-    struct timespec minutes = {300, 0}, second = {1, 0}, *times[] = {NULL, &minutes, &second};
+    struct timespec minutes = {300, 0}, moment = {5, 0}, *times[] = {NULL, &minutes, &moment};
     int fd = filled("elsewhere", O_RDONLY, 4096);
     struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 0);
     struct io_event event;
     CHECK(pipe(pipe_of_poll), 0);
     poll_iocb = iocb_of(POLL, pipe_of_poll[0], (void *)POLLIN, 0, 0);
     for (int i = 0; i < 3; i++) {
-        int is_over = times[i] == &second;
+        int is_over = times[i] == &moment;
         polling = made(8, 1);
         struct other other = {.ctx = made(8, in_use), .timeout = times[i]};
         double begun = seconds();

@@ -49,7 +49,7 @@ impl Connection {
                 return None;
             }
         }
-        inner.exchanges.slot(state as u32).tries.next(&request.command, request.status)
+        inner.exchanges.slot(state as u32).tries.next(&request.asked, request.status)
     }
 
     /// As [`Connection::submit`], after a while. Until then it counts as being with the volume.
@@ -71,8 +71,8 @@ impl Connection {
             self.core.recycle(request);
             return self.drained();
         }
-        // If it fails again, that may come with none.
-        request.os_error = 0;
+        // Layers have changed it; and if it fails again, that may come with no error of the system's.
+        (request.command, request.os_error) = (request.asked, 0);
         self.within(|inner| {
             let (_, view) = inner.serving();
             self.submit(&view.queue, state, request);
