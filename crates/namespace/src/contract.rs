@@ -79,11 +79,11 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     /// Opens this core's way to the namespace. May block briefly (called at connect time, not per I/O).
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>>;
 
-    /// Looks whether the size has changed outside; true if `limits` differs from before. May block;
-    /// called from the control thread about once a second.
+    /// Looks whether the size has changed outside; true if `limits` differs from before. May block, and
+    /// hang; called about once a second, by one thread at a time.
     fn refresh(&self) -> io::Result<bool>;
 
-    /// Changes the capacity. May block; control thread only.
+    /// Changes the capacity. May block, and hang; never on a core's thread.
     fn resize(&self, bytes: u64) -> io::Result<()>;
 
     /// Makes `file`, which must not exist, what the volume is at one moment, without moving its data. May block for long; on

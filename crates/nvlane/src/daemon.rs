@@ -95,6 +95,8 @@ pub struct Daemon {
     bound: Vec<Bound>,
     /// Volumes whose last look at the size failed, so as to say it once.
     unwell: BTreeSet<(String, u32)>,
+    /// What their hosts know of them, of those that were looked at.
+    sizes: BTreeMap<(String, u32), u64>,
     store: Store,
     machine: Machine,
     jobs: Jobs,
@@ -171,28 +173,30 @@ impl Daemon {
     pub fn stop(mut self) -> Result<(), target::Error> {
         // They go on when the daemon starts again.
         self.jobs.halt();
-        self.closing.wait();
-        self.server.stop()
+        let stopped = self.server.stop();
+        stopped.and(self.closing.wait())
     }
 
     /// Begins to look whether volumes were resized outside.
     fn refresh(&mut self) {
-        match self.looks.begin(&self.volumes) {
-            Ok(hanging) => {
-                for key in hanging {
-                    let Some(volume) = self.volumes.get(&key) else { continue };
-                    tracing::warn!("{}: does not answer when its size is looked at", volume.uri());
-                    self.unwell.insert(key);
-                }
-            }
-            Err(error) => tracing::debug!("no thread to look at volumes: {error}"),
+        if let Some(key) = self.looks.hanging()
+            && let Some(volume) = self.volumes.get(&key)
+        {
+            tracing::warn!("{}: does not answer when its size is looked at", volume.uri());
+            self.unwell.insert(key);
+        }
+        if let Err(error) = self.looks.begin(&self.volumes) {
+            tracing::debug!("no thread to look at volumes: {error}");
         }
     }
 
-    /// Tells hosts of sizes that have changed.
+    /// Tells hosts of sizes that have changed: outside, or by a call that was given up before its volume had the new one.
     fn see_sizes(&mut self) {
-        for (key, outcome) in self.looks.ended() {
-            let Some(namespace) = self.volumes.get(&key) else { continue };
+        for (key, looked_at, outcome) in self.looks.ended() {
+            let namespace = self.volumes.get(&key);
+            let is_it = |volume: &&Arc<_>| looked_at.ptr_eq(&Arc::downgrade(volume));
+            // Else it was removed meanwhile.
+            let Some(namespace) = namespace.filter(is_it) else { continue };
             let changed = match outcome {
                 Ok(changed) => {
                     self.unwell.remove(&key);
@@ -205,10 +209,11 @@ impl Daemon {
                     continue;
                 }
             };
-            if changed {
-                self.missing.resized(&key, namespace.limits().bytes());
-                let size = crate::size::format(namespace.limits().bytes());
-                tracing::info!("{}: is now {size}", namespace.uri());
+            let bytes = namespace.limits().bytes();
+            let told = self.sizes.insert(key.clone(), bytes);
+            if changed || told.is_some_and(|told| told != bytes) {
+                self.missing.resized(&key, bytes);
+                tracing::info!("{}: is now {}", namespace.uri(), crate::size::format(bytes));
                 let (nqn, nsid) = &key;
                 if let Err(error) = self.server.namespace_changed(nqn, *nsid) {
                     tracing::warn!("{}: cannot announce its size: {error}", namespace.uri());

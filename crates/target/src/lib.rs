@@ -51,6 +51,7 @@ mod takeover;
 mod trial;
 mod view;
 
+pub use durable::flush_all;
 pub use journal::Refused;
 pub use report::{ControllerReport, ControllerState};
 pub use server::{

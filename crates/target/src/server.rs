@@ -575,9 +575,8 @@ impl Server {
             served.failures.finish();
             served.namespace
         });
-        let volumes: Vec<_> = finished.collect();
-        for (place, source) in durable::flush_all(&volumes) {
-            errors.push(Error::Flush { volume: volumes[place].uri(), source });
+        for (volume, source) in durable::flush_all(finished.collect()) {
+            errors.push(Error::Flush { volume, source });
         }
         if commands > 0 {
             errors.push(Error::GivenUp { commands, is_flushed: errors.is_empty() });

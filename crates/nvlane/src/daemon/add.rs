@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 /// How long it is looked for often whether a volume is open.
 const QUICK: Duration = Duration::from_secs(3);
 
-/// Volumes that are opened at a time.
-const ADDED_MAX: usize = 64;
+/// Volumes that are opened at a time: each keeps a client of the control socket, or what is left of one, of which there may be 32.
+const ADDED_MAX: usize = 8;
 
 type Opened = Result<Arc<dyn namespace::Namespace>, volume::Error>;
 
@@ -72,8 +72,18 @@ impl Added {
 
 impl Daemon {
     /// Begins to open a volume, and tells by `reply` what became of it.
-    pub(super) fn volume_add(&mut self, wanted: VolumeAdd, reply: Reply) -> Result<(), Failure> {
-        let Plan { shared, .. } = self.plan(&wanted)?;
+    pub(super) fn volume_add(
+        &mut self,
+        mut wanted: VolumeAdd,
+        reply: Reply,
+    ) -> Result<(), Failure> {
+        let Plan { nqn, shared, .. } = self.plan(&wanted)?;
+        // That one, whichever there are when it is open.
+        wanted.nqn = Some(nqn);
+        if self.added.0.iter().any(|adding| adding.wanted.volume == wanted.volume) {
+            let why = format!("{} is being opened already", wanted.volume);
+            return Err(Failure::conflict(why));
+        }
         if self.added.0.len() >= ADDED_MAX {
             let why = format!("{ADDED_MAX} volumes are being opened already");
             return Err(Failure::conflict(why));
@@ -95,7 +105,15 @@ impl Daemon {
     pub(super) fn serve_added(&mut self) {
         for (Adding { wanted, shared, reply, .. }, opened) in self.added.ended() {
             let opened = opened.map_err(|error| Failure::volume(error.to_string()));
-            let served = opened.and_then(|volume| self.serve_opened(&wanted, shared, volume));
+            let served = opened.and_then(|volume| {
+                let served = self.serve_opened(&wanted, shared, &volume);
+                if served.is_err() {
+                    // What lies on a server that does not answer may take its time to be closed.
+                    let close = move || drop(volume);
+                    let _ = thread::Builder::new().name("close-volume".to_owned()).spawn(close);
+                }
+                served
+            });
             // A client that has gone needs no answer.
             let _ = reply.send(served.map(|volume| json!(volume)));
         }
@@ -130,7 +148,7 @@ impl Daemon {
         &mut self,
         wanted: &VolumeAdd,
         shared: bool,
-        volume: Arc<dyn namespace::Namespace>,
+        volume: &Arc<dyn namespace::Namespace>,
     ) -> Result<Volume, Failure> {
         let plan = self.plan(wanted)?;
         let Plan { nqn, mut namespace, mut config, .. } = plan;
@@ -144,18 +162,18 @@ impl Daemon {
                 .wait(&Patience::new(MOMENT), &nqn, nsid, &namespace.volume, ids)
                 .map_err(|error| Failure::conflict(error.to_string()))?;
         }
-        self.identify(&nqn, &mut namespace, &volume);
+        self.identify(&nqn, &mut namespace, volume);
         let entries = &mut config.subsystem_mut(&nqn).expect("resolved").namespaces;
         *entries.last_mut().expect("planned") = namespace.clone();
         let added = self.change(config, |server| {
-            server.add_namespace(&nqn, &options(&namespace), volume.clone()).map(|_| ())
+            server.add_namespace(&nqn, &options(&namespace), Arc::clone(volume)).map(|_| ())
         });
         if let Err(error) = added {
             self.claims.release(&nqn, nsid);
             return Err(error);
         }
-        self.missing.note(&(nqn.clone(), nsid), &*volume);
-        self.volumes.insert((nqn.clone(), nsid), volume);
+        self.missing.note(&(nqn.clone(), nsid), &**volume);
+        self.volumes.insert((nqn.clone(), nsid), Arc::clone(volume));
         Ok(self.volume(&nqn, &namespace).expect("inserted"))
     }
 }

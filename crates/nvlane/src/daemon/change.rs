@@ -65,9 +65,13 @@ impl Daemon {
                 wanted.bytes
             )));
         }
+        let key = (nqn.clone(), wanted.nsid);
+        self.sizes.entry(key.clone()).or_insert(bytes_now);
         resize(&volume, wanted.bytes)
             .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;
-        self.missing.resized(&(nqn.clone(), wanted.nsid), volume.limits().bytes());
+        let bytes = volume.limits().bytes();
+        self.missing.resized(&key, bytes);
+        self.sizes.insert(key, bytes);
         // The size may be part of the URI (memory), and must be found again at the next start.
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(&nqn).expect("resolved");
@@ -253,7 +257,9 @@ impl Daemon {
 
     /// Lets go of a volume that is no longer served, which is to be flushed then.
     fn close(&mut self, key: (String, u32)) -> (Option<Arc<dyn namespace::Namespace>>, Done) {
+        self.looks.forget(&key);
         self.unwell.remove(&key);
+        self.sizes.remove(&key);
         self.missing.forget(&key);
         let Some(volume) = self.volumes.remove(&key) else {
             self.claims.release(&key.0, key.1);

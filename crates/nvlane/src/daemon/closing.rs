@@ -1,9 +1,10 @@
-//! Volumes that were removed: each is flushed on a thread, and closed, before whoever removed it is answered.
+//! Volumes that were removed: they are flushed on threads, and closed, before whoever removed them is answered.
 
 use super::jobs::Reply;
 use crate::control::protocol::Failure;
 use namespace::Namespace;
 use serde_json::json;
+use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ const STOP_INTERVAL: Duration = Duration::from_millis(2);
 pub(super) struct Closing(Vec<JoinHandle<()>>);
 
 impl Closing {
-    /// Flushes each of them, even if one before it cannot be, and then answers: with what has failed before, or with that.
+    /// Flushes each of them, even if others cannot be, and then answers: with what has failed before, or with that.
     pub(super) fn flush(
         &mut self,
         volumes: Vec<Arc<dyn Namespace>>,
@@ -31,10 +32,12 @@ impl Closing {
         }
         let (done, again) = (reply.clone(), before.clone());
         let flush = move || {
-            let flushed: Vec<_> = volumes.into_iter().map(flushed).collect();
-            let outcome = flushed.into_iter().fold(before, Result::and);
+            let failed = target::flush_all(volumes).into_iter().next();
+            let flushed = failed.map_or(Ok(()), |(volume, error)| {
+                Err(Failure::volume(format!("{volume}: removed, but not flushed: {error}")))
+            });
             // A client that has gone needs no answer.
-            let _ = reply.send(outcome.map(|()| json!({})));
+            let _ = reply.send(before.and(flushed).map(|()| json!({})));
         };
         match thread::Builder::new().name("flush-volume".to_owned()).spawn(flush) {
             Ok(thread) => self.0.push(thread),
@@ -46,22 +49,17 @@ impl Closing {
         }
     }
 
-    /// Waits for those that end within [`STOP_WAIT`].
-    pub(super) fn wait(self) {
+    /// Waits for those that end within [`STOP_WAIT`]: an error if some do not.
+    pub(super) fn wait(self) -> Result<(), target::Error> {
         let deadline = Instant::now() + STOP_WAIT;
         let is_over = || self.0.iter().all(JoinHandle::is_finished);
         while !is_over() && Instant::now() < deadline {
             thread::sleep(STOP_INTERVAL);
         }
-        if !is_over() {
-            tracing::error!("a volume that was removed is not flushed yet");
+        if is_over() {
+            return Ok(());
         }
+        let volume = "a volume that was removed".to_owned();
+        Err(target::Error::Flush { volume, source: io::ErrorKind::TimedOut.into() })
     }
-}
-
-/// Flushes one and closes it.
-fn flushed(volume: Arc<dyn Namespace>) -> Result<(), Failure> {
-    volume.flush().map_err(|error| {
-        Failure::volume(format!("{}: removed, but not flushed: {error}", volume.uri()))
-    })
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   run, once a second --begin--> round: a thread, and what it has still to look at
-//!        ^-------------ended------- (namespace, whether its size has changed)
+//!        ^-------------ended------- (namespace, its volume, whether that has another size)
 //! ```
 
 use namespace::Namespace;
@@ -20,6 +20,9 @@ type Key = (String, u32);
 /// How long a look takes that does not hang.
 const QUICK: Duration = Duration::from_secs(1);
 
+/// A volume that was looked at, as what, and what came of it.
+pub type Outcome = (Key, Weak<dyn Namespace>, io::Result<bool>);
+
 /// The rounds that have not ended. All but the last wait for one volume each.
 #[derive(Default)]
 pub struct Looks {
@@ -28,7 +31,7 @@ pub struct Looks {
 
 struct Round {
     work: Arc<Mutex<Work>>,
-    outcomes: Receiver<(Key, io::Result<bool>)>,
+    outcomes: Receiver<Outcome>,
     /// It was left to its one volume.
     hangs: bool,
 }
@@ -52,20 +55,22 @@ impl Looks {
         self.rounds.last().is_some_and(|round| !round.hangs)
     }
 
-    /// Begins a round, unless one is under way: without what others wait for. Gives back what has come to hang since the last time.
-    pub fn begin(&mut self, volumes: &BTreeMap<Key, Arc<dyn Namespace>>) -> io::Result<Vec<Key>> {
-        let mut hanging = Vec::new();
-        if let Some(round) = self.rounds.last_mut().filter(|round| !round.hangs) {
-            let mut work = work(&round.work);
-            match &work.at {
-                Some(at) if at.since.elapsed() >= QUICK => {
-                    hanging.push(at.key.clone());
-                    work.left.clear();
-                }
-                _ => return Ok(hanging),
-            }
-            drop(work);
-            round.hangs = true;
+    /// What has come to hang since the last time; it is left to its round, and the rest to the next.
+    pub fn hanging(&mut self) -> Option<Key> {
+        let round = self.rounds.last_mut().filter(|round| !round.hangs)?;
+        let mut work = work(&round.work);
+        let at = work.at.as_ref().filter(|at| at.since.elapsed() >= QUICK)?;
+        let key = at.key.clone();
+        work.left.clear();
+        drop(work);
+        round.hangs = true;
+        Some(key)
+    }
+
+    /// Begins a round, unless one is under way: without what others wait for.
+    pub fn begin(&mut self, volumes: &BTreeMap<Key, Arc<dyn Namespace>>) -> io::Result<()> {
+        if self.are_under_way() {
+            return Ok(());
         }
         let is_looked_at = |volume: &_| self.rounds.iter().any(|round| round.is_at(volume));
         let left = volumes.iter().filter(|(_, volume)| !is_looked_at(volume));
@@ -76,11 +81,18 @@ impl Looks {
         let begun = thread::Builder::new().name("look-volumes".to_owned());
         begun.spawn(move || look(&its, &sender))?;
         self.rounds.push(Round { work, outcomes, hangs: false });
-        Ok(hanging)
+        Ok(())
+    }
+
+    /// It is removed: nobody begins to look at it any more.
+    pub fn forget(&self, key: &Key) {
+        for round in &self.rounds {
+            work(&round.work).left.retain(|(other, _)| other != key);
+        }
     }
 
     /// What has come since.
-    pub fn ended(&mut self) -> Vec<(Key, io::Result<bool>)> {
+    pub fn ended(&mut self) -> Vec<Outcome> {
         let mut ended = Vec::new();
         self.rounds.retain(|round| {
             loop {
@@ -107,7 +119,7 @@ fn work(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
 }
 
 /// The thread of a round.
-fn look(its: &Mutex<Work>, outcomes: &Sender<(Key, io::Result<bool>)>) {
+fn look(its: &Mutex<Work>, outcomes: &Sender<Outcome>) {
     loop {
         let (key, volume) = {
             let mut work = work(its);
@@ -117,11 +129,11 @@ fn look(its: &Mutex<Work>, outcomes: &Sender<(Key, io::Result<bool>)>) {
             work.at = Some(At { key: key_at, volume: volume_at, since: Instant::now() });
             (key, volume)
         };
-        let Some(volume) = volume.upgrade() else { continue };
-        let outcome = volume.refresh();
+        let Some(there) = volume.upgrade() else { continue };
+        let outcome = there.refresh();
         // Before anybody is told: the volume may be removed then.
-        drop(volume);
-        if outcomes.send((key, outcome)).is_err() {
+        drop(there);
+        if outcomes.send((key, volume, outcome)).is_err() {
             return;
         }
     }
@@ -151,8 +163,15 @@ mod tests {
             all.extend(looks.ended());
             thread::sleep(Duration::from_millis(1));
         }
-        assert!(all.iter().all(|(_, outcome)| matches!(outcome, Ok(true))), "{all:?}");
-        all.into_iter().map(|((_, nsid), _)| nsid).collect()
+        assert!(all.iter().all(|(.., outcome)| matches!(outcome, Ok(true))), "{all:?}");
+        all.into_iter().map(|((_, nsid), ..)| nsid).collect()
+    }
+
+    /// Waits for the end of a round of which all outcomes are there.
+    fn over(looks: &mut Looks) {
+        while looks.are_under_way() {
+            assert!(looks.ended().is_empty());
+        }
     }
 
     #[test]
@@ -162,26 +181,31 @@ mod tests {
         let all = [None, Some(Arc::clone(&gate)), None].map(volume);
         let mut volumes: BTreeMap<Key, Arc<dyn Namespace>> = (1..).map(key).zip(all).collect();
         let mut looks = Looks::default();
-        assert_eq!(looks.begin(&volumes).expect("a thread"), []);
+        looks.begin(&volumes).expect("a thread");
         assert_eq!(ended(&mut looks, 1), [1]);
         assert!(looks.are_under_way());
-        assert_eq!(looks.begin(&volumes).expect("a thread"), [], "it may be slow");
-        thread::sleep(QUICK);
-        assert_eq!(looks.begin(&volumes).expect("a thread"), [key(2)]);
-        assert_eq!(ended(&mut looks, 2), [1, 3]);
+        looks.begin(&volumes).expect("it may be slow, and then there is no other");
+        assert_eq!(looks.rounds.len(), 1);
+        let begun = Instant::now();
+        let hanging = loop {
+            if let Some(key) = looks.hanging() {
+                break key;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            thread::sleep(Duration::from_millis(5));
+        };
+        assert_eq!((hanging, looks.hanging()), (key(2), None));
         // As long as it hangs it is not looked at again, nor told of.
-        while looks.are_under_way() {
-            assert!(looks.ended().is_empty());
+        for _ in 0..2 {
+            looks.begin(&volumes).expect("a thread");
+            assert_eq!(ended(&mut looks, 2), [1, 3]);
+            over(&mut looks);
         }
-        assert_eq!(looks.begin(&volumes).expect("a thread"), []);
-        assert_eq!(ended(&mut looks, 2), [1, 3]);
         // Another that takes its place is.
         let hung = volumes.insert(key(2), volume(None)).expect("it was there");
-        while looks.are_under_way() {
-            assert!(looks.ended().is_empty());
-        }
-        assert_eq!(looks.begin(&volumes).expect("a thread"), []);
+        looks.begin(&volumes).expect("a thread");
         assert_eq!(ended(&mut looks, 3), [1, 2, 3]);
+        over(&mut looks);
         gate.wait();
         assert_eq!(ended(&mut looks, 1), [2], "in the end");
         while !looks.rounds.is_empty() {

@@ -311,7 +311,9 @@ impl Daemon {
             tracing::warn!(
                 "namespace {nsid} of {nqn}: {uri} has gone, and is served when it comes back"
             );
+            self.looks.forget(&key);
             self.unwell.remove(&key);
+            self.sizes.remove(&key);
             self.missing.gone.remove(&key);
             self.claims.release(nqn, *nsid);
             // What is in flight on the cores holds it for a little longer.

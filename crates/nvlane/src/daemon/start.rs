@@ -107,6 +107,7 @@ impl Daemon {
             ports: Vec::new(),
             bound: Vec::new(),
             unwell: BTreeSet::new(),
+            sizes: BTreeMap::new(),
             store,
             machine,
             started: Started::now(),
