@@ -53,8 +53,12 @@ const BYTES: usize = 64 << 20;
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Of files, in a quick run.
 const DEPTHS_QUICK: [usize; 3] = [1, 8, 64];
+/// The same in one of everything.
+const DEPTHS_HASTY: [usize; 2] = [1, 64];
 /// In flight of programs that submit one at a time; 1 is a row of all subjects.
 const DEPTHS_SINGLE: [usize; 3] = [2, 8, 32];
+/// In flight of programs that are told by an eventfd.
+const DEPTHS_EVENTFD: [usize; 2] = [1, 16];
 
 /// The scenario.
 pub struct Aio;
@@ -70,7 +74,7 @@ impl Scenario for Aio {
 
     fn run(&self, options: &Options) -> anyhow::Result<Report> {
         let named = stage::is_block(&options.dir);
-        let wants_device = named || rows("direct", &DEPTHS).any(|(row, ..)| options.wants(&row));
+        let wants_device = named || rows("direct", &DEPTHS).any(|row| options.wants(&row.name));
         if wants_device
             && !named
             && let Err(why) = stage::is_possible()
@@ -109,7 +113,12 @@ impl Scenario for Aio {
             Some(stage) => Some(Place::of_device(stage.device()?)?),
             None => None,
         };
-        let few: &[usize] = if options.quick { &DEPTHS_QUICK } else { &DEPTHS };
+        let is_hasty = options.quick && options.only.is_empty();
+        let few: &[usize] = match (options.quick, is_hasty) {
+            (_, true) => &DEPTHS_HASTY,
+            (true, _) => &DEPTHS_QUICK,
+            (false, _) => &DEPTHS,
+        };
         let mut groups = Vec::new();
         let device = if named { Some(&file) } else { made.as_ref() };
         if let Some(device) = device {
@@ -121,9 +130,10 @@ impl Scenario for Aio {
         groups.push((&file, false, "cached", few));
         let mut cases = Vec::new();
         for (place, direct, name, depths) in groups {
-            for (row, depth, list) in rows(name, depths) {
-                if options.wants(&row) {
-                    cases.extend(bench.case(place, direct, (depth, list), row)?);
+            for row in rows(name, depths) {
+                let is_left_out = is_hasty && row.eventfd;
+                if options.wants(&row.name) && !is_left_out {
+                    cases.extend(bench.case(place, direct, row)?);
                 }
             }
         }
@@ -131,7 +141,7 @@ impl Scenario for Aio {
             case.as_they_are = bench.turns_of(&Kind::AS_THEY_ARE, case)?;
         }
         for case in cases {
-            if case.list < case.depth {
+            if case.row.list < case.row.depth || case.row.eventfd {
                 bench.as_they_are(&case)?;
             } else {
                 bench.others(case)?;
@@ -142,11 +152,29 @@ impl Scenario for Aio {
     }
 }
 
-/// Rows of one place: the name, requests in flight, and most by one call.
-fn rows(name: &str, depths: &[usize]) -> impl Iterator<Item = (String, usize, usize)> {
-    let lists = depths.iter().map(move |&depth| (format!("{name}_qd{depth}"), depth, depth));
-    let single = DEPTHS_SINGLE.map(|depth| (format!("{name}_single_qd{depth}"), depth, 1));
-    lists.chain(single)
+/// What a row is about.
+struct Row {
+    name: String,
+    /// Requests in flight.
+    depth: usize,
+    /// Most of them by one call.
+    list: usize,
+    /// It waits for events by an eventfd.
+    eventfd: bool,
+}
+
+/// Rows of one place.
+fn rows(place: &str, depths: &[usize]) -> impl Iterator<Item = Row> {
+    let row = move |kind: &str, depth, list, eventfd| Row {
+        name: format!("{place}_{kind}qd{depth}"),
+        depth,
+        list,
+        eventfd,
+    };
+    let lists = depths.iter().map(move |&depth| row("", depth, depth, false));
+    let single = DEPTHS_SINGLE.into_iter().map(move |depth| row("single_", depth, 1, false));
+    let told = DEPTHS_EVENTFD.into_iter().map(move |depth| row("eventfd_", depth, depth, true));
+    lists.chain(single).chain(told)
 }
 
 /// What is read.
@@ -227,10 +255,7 @@ struct Case<'a> {
     place: &'a Place,
     file: File,
     direct: bool,
-    depth: usize,
-    /// Most requests of one call.
-    list: usize,
-    row: String,
+    row: Row,
     /// Of [`Kind::AS_THEY_ARE`].
     as_they_are: Measured,
 }
@@ -240,7 +265,8 @@ impl Case<'_> {
     fn beside(&self, measured: &Measured) -> anyhow::Result<Windows> {
         let kernel = measured.get(KERNEL).map(|(_, windows)| windows.clone());
         let kernel = kernel.context("the kernel's AIO is not to be had")?;
-        Ok(Windows { kernel, row: self.row.clone(), depth: self.depth, direct: self.direct })
+        let (row, depth) = (self.row.name.clone(), self.row.depth);
+        Ok(Windows { kernel, row, depth, direct: self.direct })
     }
 }
 
@@ -258,17 +284,16 @@ impl Bench {
         &mut self,
         place: &'a Place,
         direct: bool,
-        (depth, list): (usize, usize),
-        row: String,
+        row: Row,
     ) -> anyhow::Result<Option<Case<'a>>> {
         match place.open(direct) {
             Ok(file) => {
                 let as_they_are = Measured::new();
-                Ok(Some(Case { place, file, direct, depth, list, row, as_they_are }))
+                Ok(Some(Case { place, file, direct, row, as_they_are }))
             }
             // A file system may not have O_DIRECT.
             Err(error) if direct && !place.device => {
-                self.note(format!("{row}: {error:#}"));
+                self.note(format!("{}: {error:#}", row.name));
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -321,12 +346,16 @@ impl Bench {
 
     /// Windows of some subjects, by turns.
     fn turns_of(&mut self, kinds: &[Kind], case: &Case<'_>) -> anyhow::Result<Measured> {
-        let &Case { place, direct, depth, list, ref file, ref row, .. } = case;
+        let &Case { place, direct, ref file, ref row, .. } = case;
+        let &Row { name: ref row, depth, list, eventfd } = row;
         let may_poll = direct && stage::has_poll_queues(&place.path);
         let mut loads = Vec::new();
         for &kind in kinds.iter().filter(|kind| direct || kind.takes_cached()) {
             match Subject::open(kind, file, depth, may_poll) {
-                Ok(subject) => {
+                Ok(mut subject) => {
+                    if eventfd {
+                        subject.waits_by_eventfd()?;
+                    }
                     if let Some(why) = subject.unpolled.as_ref().filter(|_| direct) {
                         self.note(format!("{row}: {} does not poll: {why}", kind.name()));
                     }

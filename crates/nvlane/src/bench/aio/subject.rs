@@ -1,13 +1,14 @@
 //! What is compared: one set of functions each, over one context.
 
 use super::bare::Bare;
-use ::aio::abi::{Event, Iocb};
+use ::aio::abi::{self, Event, Iocb};
 use ::aio::{drop_in, extended};
 use anyhow::{anyhow, bail};
 use libc::{c_int, c_long, c_void};
+use rustix::event::{EventfdFlags, eventfd};
 use std::cell::UnsafeCell;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -101,6 +102,8 @@ pub struct Subject {
     bare: Option<Bare>,
     /// Of [`Kind::Setup2Rings`].
     rings: Option<Rings>,
+    /// By what it is told of events.
+    told_by: Option<OwnedFd>,
     indexed: bool,
 }
 
@@ -135,6 +138,7 @@ impl Subject {
             context: 0,
             bare: None,
             rings: None,
+            told_by: None,
             indexed,
         };
         let more = match kind {
@@ -163,6 +167,16 @@ impl Subject {
         subject.reads()?;
         subject.unpolled = Some(format!("{why:#}"));
         Ok(subject)
+    }
+
+    /// From now on it is told of events by an eventfd, and waits there, as programs with a loop of their own do.
+    pub fn waits_by_eventfd(&mut self) -> std::io::Result<()> {
+        let told_by = eventfd(0, EventfdFlags::CLOEXEC)?;
+        for iocb in &mut self.iocbs {
+            (iocb.flags, iocb.resfd) = (abi::FLAG_RESFD, told_by.as_raw_fd() as u32);
+        }
+        self.told_by = Some(told_by);
+        Ok(())
     }
 
     fn set_up(&mut self, flags: u32) -> anyhow::Result<()> {
@@ -246,6 +260,13 @@ impl Subject {
         }
         if let Some(rings) = &mut self.rings {
             return rings.take(self.context, min as u32, events);
+        }
+        if let Some(told_by) = &self.told_by {
+            let mut count = [0; 8];
+            match rustix::io::read(told_by, &mut count) {
+                Ok(_) => {}
+                Err(error) => return -error.raw_os_error(),
+            }
         }
         let (min, nr) = (min as c_long, events.len() as c_long);
         let (events, none) = (events.as_mut_ptr(), ptr::null_mut::<libc::timespec>());
@@ -389,6 +410,26 @@ mod tests {
     fn rings_read_what_the_iocbs_say() {
         for kind in [Kind::Bare, Kind::Setup2Rings] {
             reads_what_the_iocbs_say(kind);
+        }
+    }
+
+    #[test]
+    fn an_eventfd_tells_of_events() {
+        let file = file(2);
+        for kind in Kind::AS_THEY_ARE {
+            let mut subject = Subject::open(kind, &file, 2, false).unwrap();
+            subject.waits_by_eventfd().unwrap();
+            let mut events = [Event::default(); 2];
+            for _ in 0..100 {
+                assert_eq!(subject.submit(&[0, 1]), 2);
+                let mut left = 2;
+                while left > 0 {
+                    let count = subject.take(0, &mut events);
+                    assert!(count >= 0, "{count}");
+                    assert!(events[..count as usize].iter().all(|event| event.res == BLOCK as i64));
+                    left -= count;
+                }
+            }
         }
     }
 

@@ -34,8 +34,13 @@ use std::time::Duration;
 /// Bytes per command.
 const BYTES: u32 = 4096;
 const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Depths of commands that take their time, in a quick run of everything.
+const DEPTHS_QUICK: [usize; 3] = [1, 8, STEPS_AT];
 /// The depth at which a quick run shows every step, and that of `async_over_sync_qd64`.
 const STEPS_AT: usize = 64;
+
+/// The set-up whose commands take 200 us.
+const SLOW: &str = "loop_200us";
 
 /// The lane of block reads that others are compared with.
 const BLOCK: &str = "block_fixed_file";
@@ -87,6 +92,8 @@ struct Plan {
     rounds: usize,
     /// Every step at every depth.
     all: bool,
+    /// Of everything so little that it ends in time.
+    hasty: bool,
 }
 
 impl Plan {
@@ -103,7 +110,8 @@ impl Plan {
             (false, true) => 2,
             (false, false) => 5,
         };
-        Plan { warm: window(warm), measure: window(measure), rounds, all: !options.quick }
+        let (all, hasty) = (!options.quick, options.quick && options.only.is_empty());
+        Plan { warm: window(warm), measure: window(measure), rounds, all, hasty }
     }
 }
 
@@ -135,8 +143,7 @@ impl Scenario for Passthrough {
             run_on("device", &device, &plan, options, &mut report)?;
             return Ok(report);
         }
-        for (name, delay) in [("loop", Duration::ZERO), ("loop_200us", Duration::from_micros(200))]
-        {
+        for (name, delay) in [("loop", Duration::ZERO), (SLOW, Duration::from_micros(200))] {
             let stage = Stage::new(delay)
                 .context("nvme-loop over null_blk cannot be set up; give --device /dev/ngXnY")?;
             let device = Device::open(&stage.device()?)?;
@@ -157,7 +164,9 @@ fn run_on(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let mut samples = Samples::new();
-    for depth in DEPTHS {
+    let takes_time = name == SLOW;
+    let depths: &[usize] = if plan.hasty && takes_time { &DEPTHS_QUICK } else { &DEPTHS };
+    for &depth in depths {
         let mut lanes = lanes(device, plan, depth, options)?;
         lanes.retain(|lane| options.wants(&format!("{name}_{}_qd{depth}", lane.name())));
         for round in 0..plan.rounds {
@@ -176,8 +185,8 @@ fn run_on(
     Ok(())
 }
 
-/// What runs at `depth`: in a quick run all steps at one depth only, and of them the last at every depth, which is the
-/// most that a library could make of commands.
+/// What runs at `depth`: in a quick run all steps at one depth only, and of them the last, which is the most that a library could
+/// make of commands, at every depth if it was asked for by name.
 fn lanes<'a>(
     device: &'a Device,
     plan: &Plan,
@@ -188,7 +197,9 @@ fn lanes<'a>(
     let fixed = Steps { fixed: true, file: true, ..Steps::default() };
     lanes.push(Box::new(library::Library::new(device, false)?));
     lanes.push(Box::new(Lane::new(device, Steps { block: true, ..fixed })?));
-    lanes.push(Box::new(Lane::new(device, fixed)?));
+    if !plan.hasty || depth == STEPS_AT {
+        lanes.push(Box::new(Lane::new(device, fixed)?));
+    }
     if fio::is_there() {
         lanes.push(Box::new(fio::Fio::new(device, fixed, options.client_core)));
     }
@@ -276,7 +287,7 @@ fn show(name: &str, device: &Device, samples: &Samples, report: &mut Report) {
 
 /// The figures of the contract: those of the set-up without a delay, or of `--device`, have no prefix.
 fn ratios(name: &str, samples: &Samples, report: &mut Report) {
-    let prefix = if name == "loop_200us" { "loop_200us_" } else { "" };
+    let prefix = if name == SLOW { "loop_200us_" } else { "" };
     let find = |lane: &str, depth: usize| samples.get(&(lane.to_owned(), depth));
     let over = |ours: &[Sample], theirs: &[Sample]| {
         median(ours.iter().zip(theirs).map(|(ours, theirs)| ours.kiops / theirs.kiops))
