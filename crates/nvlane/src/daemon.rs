@@ -53,6 +53,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use target::{Bound, PortId, Server};
 
@@ -97,6 +98,8 @@ pub struct Daemon {
     unwell: BTreeSet<(String, u32)>,
     /// What their hosts know of them, of those that were looked at.
     sizes: BTreeMap<(String, u32), u64>,
+    /// New sizes that were given up, and may still come.
+    resizing: BTreeMap<(String, u32), JoinHandle<()>>,
     store: Store,
     machine: Machine,
     jobs: Jobs,

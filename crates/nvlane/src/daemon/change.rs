@@ -16,7 +16,7 @@ use crate::control::protocol::Failure;
 use crate::patience::{MOMENT, Patience};
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use target::{PortId, Server};
 
@@ -66,8 +66,14 @@ impl Daemon {
             )));
         }
         let key = (nqn.clone(), wanted.nsid);
+        // One that comes late is not to come after another that was asked for since.
+        self.resizing.retain(|_, resize| !resize.is_finished());
+        if self.resizing.contains_key(&key) {
+            let why = format!("{}: it has not answered to the last new size yet", volume.uri());
+            return Err(Failure::conflict(why));
+        }
         self.sizes.entry(key.clone()).or_insert(bytes_now);
-        resize(&volume, wanted.bytes)
+        resize(&volume, wanted.bytes, |late| drop(self.resizing.insert(key.clone(), late)))
             .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;
         let bytes = volume.limits().bytes();
         self.missing.resized(&key, bytes);
@@ -260,6 +266,7 @@ impl Daemon {
         self.looks.forget(&key);
         self.unwell.remove(&key);
         self.sizes.remove(&key);
+        self.resizing.remove(&key);
         self.missing.forget(&key);
         let Some(volume) = self.volumes.remove(&key) else {
             self.claims.release(&key.0, key.1);
@@ -323,8 +330,12 @@ impl Daemon {
     }
 }
 
-/// Gives a volume another size, unless that takes too long: it goes on then, and its size is looked at as ever.
-fn resize(volume: &Arc<dyn namespace::Namespace>, bytes: u64) -> std::io::Result<()> {
+/// Gives a volume another size, unless that takes too long: it goes on then, as `late` is told, and its size is looked at as ever.
+fn resize(
+    volume: &Arc<dyn namespace::Namespace>,
+    bytes: u64,
+    late: impl FnOnce(JoinHandle<()>),
+) -> std::io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     let its = Arc::clone(volume);
     let resize = move || {
@@ -332,8 +343,9 @@ fn resize(volume: &Arc<dyn namespace::Namespace>, bytes: u64) -> std::io::Result
         drop(its);
         let _ = sender.send(outcome);
     };
-    thread::Builder::new().name("resize-volume".to_owned()).spawn(resize)?;
+    let thread = thread::Builder::new().name("resize-volume".to_owned()).spawn(resize)?;
     receiver.recv_timeout(RESIZE_WAIT).unwrap_or_else(|_| {
+        late(thread);
         let seconds = RESIZE_WAIT.as_secs();
         let why = format!("it does not answer; should it get the new size after these {seconds} s, its hosts are told");
         Err(std::io::Error::new(std::io::ErrorKind::TimedOut, why))

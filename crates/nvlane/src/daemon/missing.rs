@@ -314,6 +314,7 @@ impl Daemon {
             self.looks.forget(&key);
             self.unwell.remove(&key);
             self.sizes.remove(&key);
+            self.resizing.remove(&key);
             self.missing.gone.remove(&key);
             self.claims.release(nqn, *nsid);
             // What is in flight on the cores holds it for a little longer.

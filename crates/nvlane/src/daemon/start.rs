@@ -108,6 +108,7 @@ impl Daemon {
             bound: Vec::new(),
             unwell: BTreeSet::new(),
             sizes: BTreeMap::new(),
+            resizing: BTreeMap::new(),
             store,
             machine,
             started: Started::now(),

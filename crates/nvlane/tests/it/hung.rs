@@ -96,6 +96,8 @@ fn a_volume_that_hangs_keeps_no_other_call_waiting() {
     let stopped = one.stop();
     let resize = json!({"nsid": 1, "bytes": 16 << 20});
     assert_eq!(daemon.refuse("volume_resize", resize), VOLUME);
+    let other_size = json!({"nsid": 1, "bytes": 32 << 20});
+    assert_eq!(daemon.refuse("volume_resize", other_size), CONFLICT, "which would come first?");
     assert_eq!(bytes_of(&daemon, 1), Some(8 << 20));
     drop(stopped);
     eventually("it has grown", || bytes_of(&daemon, 1) == Some(16 << 20));
